@@ -184,6 +184,14 @@ site: $(DEV_READY) ## build the documents as a site into site/; a link that lead
 dist: $(DEV_READY) ## build wheel and source distribution into dist/, the same bytes for the same commit
 	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m hatchling build -t sdist -t wheel -d $(DIST)
 
+TAG ?=
+# The release workflow runs this; without TAG it publishes nothing, so anyone may.
+.PHONY: release-check
+release-check: ## build what a release publishes into empty folders, and check it: make release-check TAG=v0.1.0
+	@rm -rf $(DIST) $(SITE)
+	@$(MAKE) dist site
+	@$(BIN)/python -m scripts.release $(DIST) --site $(SITE) --notes $(DIST)/NOTES.md $(if $(TAG),--tag $(TAG))
+
 .PHONY: sbom
 sbom: $(DEV_READY) ## write dist/sbom.cdx.json: what tunefleet[all] installs, as CycloneDX
 	@mkdir -p $(DIST) && $(BIN)/python -m scripts.dependencies sbom $(DIST)/sbom.cdx.json

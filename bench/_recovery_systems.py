@@ -175,7 +175,7 @@ def tunefleet(window_s: float) -> Iterator[Ours]:
         counter = around.enter_context(redis_server())
         port = counter.connection_pool.connection_kwargs["port"]
         data = Path(around.enter_context(TemporaryDirectory(prefix="recovery-", ignore_cleanup_errors=True)))
-        met = {"REDIS_URL": f"redis://127.0.0.1:{port}/0", "LOG_LEVEL": "WARNING"}
+        met = {"TUNEFLEET_REDIS_URL": f"redis://127.0.0.1:{port}/0", "TUNEFLEET_LOG_LEVEL": "WARNING"}
         server = {**met, "TUNEFLEET_SYNC": "FULL", "TUNEFLEET_LOST_AFTER_S": str(window_s)}
         fleet = around.enter_context(
             LocalFleet(data, port=free_port(), workers=0, environment=server, save_client=False)

@@ -362,7 +362,7 @@ def written(found: Found, *, quick: bool, file: Path | None) -> None:
             by = {"flower": flower, "peft": version_here("peft")}.get(way["way"].partition(" ")[0], "")
             peer = Peer(way["way"], by, way["seconds"], way["low"], way["high"], "s")
             told.row(
-                "exact average of rank 16 of eight trained adapters, two layers, beside other ways",
+                "exact average of rank 16 of eight trained adapters, two layers, compared with other ways",
                 Figure(ours["seconds"], ours["low"], ours["high"], "s"), peer, samples=count,
                 note=f"error {ours['error']:.1e} at rank {ours['rank']}; this way {way['error']:.1e} at {way['rank']}",
             )  # fmt: skip

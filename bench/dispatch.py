@@ -122,11 +122,11 @@ def tunefleet(synchronous: str, link: str = "HTTP") -> Iterator[tuple[Client, Ca
     with ExitStack() as around:
         folder = around.enter_context(tempfile.TemporaryDirectory(prefix="dispatch-", ignore_cleanup_errors=True))
         data = Path(folder)
-        environment = {"TUNEFLEET_SYNC": synchronous, "LOG_LEVEL": "WARNING"}
+        environment = {"TUNEFLEET_SYNC": synchronous, "TUNEFLEET_LOG_LEVEL": "WARNING"}
         met = {}
         if link == "Redis":
             there = around.enter_context(redis_server(synced=False))
-            met["REDIS_URL"] = f"redis://127.0.0.1:{there.connection_pool.connection_kwargs['port']}/0"
+            met["TUNEFLEET_REDIS_URL"] = f"redis://127.0.0.1:{there.connection_pool.connection_kwargs['port']}/0"
             environment |= met
         fleet = LocalFleet(data, port=free_port(), workers=0, environment=environment, save_client=False)
         with fleet, Client(fleet.url, fleet.key) as client:
@@ -240,7 +240,7 @@ QUEUES_BESIDE = (
     Queue(
         "psycopg, bare PostgreSQL SKIP LOCKED", "skip_locked_app", "psycopg",
         (["-m", "bench.peers.skip_locked_app"],) * WORKERS,
-        "a killed worker's row is free at once", postgres=True, mode=(True,),
+        "a killed worker's row is free immediately", postgres=True, mode=(True,),
     ),
 )  # fmt: skip
 

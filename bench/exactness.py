@@ -144,7 +144,7 @@ def main() -> int:
             print(f"{kind:7} equal after a kill: ours {same['ours']} of {kills}, stock {same['stock']} of {kills}")
             broken |= same["ours"] < kills
             report.row(
-                f"trainings that go on bit by bit after SIGKILL, rows {'by index' if kind == 'map' else 'as a stream'}",
+                f"runs that resume bit for bit after SIGKILL, rows {'by index' if kind == 'map' else 'as a stream'}",
                 Figure.exactly(same["ours"], f"of {kills}"),
                 Peer.of("Trainer", version_here("transformers"), [float(same["stock"])], f"of {kills}"),
                 budget=BUDGETS["resume"], verdict=kept_if(same["ours"] == kills), samples=kills,

@@ -29,7 +29,7 @@ BUDGET_S = 1.5
 WARM_S = 20.0
 PATIENCE_S = 60.0
 LIMIT_S = 600
-ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "LOG_LEVEL": "WARNING"}
+ENVIRONMENT = {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TUNEFLEET_LOG_LEVEL": "WARNING"}
 LIBRARIES = "import torch, peft; from trl import SFTTrainer"
 TRAINING = """apiVersion: tunefleet/v1
 kind: Workflow

@@ -127,7 +127,7 @@ class Stopwatch(TrainerCallback):
 def train(root: Path, steps: int) -> tuple[Stopwatch, int, int]:
     """Train with a real server; returns what was timed, the steps that were logged, and the updates that were taken."""
     with ExitStack() as stack:
-        environment = {"LOG_LEVEL": "WARNING"}
+        environment = {"TUNEFLEET_LOG_LEVEL": "WARNING"}
         fleet = LocalFleet(root / "fleet", port=free_port(), workers=0, environment=environment, save_client=False)
         stack.enter_context(fleet)
         from tunefleet.client import Client

@@ -9,7 +9,7 @@ and its engine is warm before anything is measured. Time is from the submit to t
 
 1. 32 merged ÷ one. What is computed grows with the prompts, what is done once (a process, the model) does not.
    Budget: 4 (32 would be no gain at all).
-2. 32 merged ÷ 32 that run one after the other, as they do with `ENABLE_TASK_MERGE=false`. Budget: 0.25.
+2. 32 merged ÷ 32 that run one after the other, as they do with `TUNEFLEET_TASK_MERGE=false`. Budget: 0.25.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def document(tasks: int) -> dict[str, Any]:
 @contextmanager
 def fleet(root: Path, name: str, **environment: str) -> Iterator[Client]:
     """A server with one worker that has one slot."""
-    given = {"LOG_LEVEL": "WARNING", "TUNEFLEET_JOB_SLOTS": "1", "HF_HUB_OFFLINE": "1", **environment}
+    given = {"TUNEFLEET_LOG_LEVEL": "WARNING", "TUNEFLEET_JOB_SLOTS": "1", "HF_HUB_OFFLINE": "1", **environment}
     made = LocalFleet(root / name, port=free_port(), environment=given, save_client=False)
     with made, Client(made.url, made.key) as client:
         yield client
@@ -99,8 +99,8 @@ def main() -> int:
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="merge-", ignore_cleanup_errors=True)))
         os.environ["TUNEFLEET_HOME"] = str(root / "home")
-        together = stack.enter_context(fleet(root, "together", TASK_MERGE_MAX_BATCH_SIZE=str(TASKS)))
-        apart = stack.enter_context(fleet(root, "apart", ENABLE_TASK_MERGE="false"))
+        together = stack.enter_context(fleet(root, "together", TUNEFLEET_TASK_MERGE_MAX=str(TASKS)))
+        apart = stack.enter_context(fleet(root, "apart", TUNEFLEET_TASK_MERGE="false"))
         for client in (together, apart):
             timed(client, 1)
         for _ in range(rounds):

@@ -131,7 +131,7 @@ def tell(
         for what, key, unit, mine, budget in (
             ("log call of 4 values", "call_us", "µs", [each["call_us"] for each in ours], kept),
             ("calls of 4 values stored (ours: by the server)", "durable_per_s", "calls/s", server, fast),
-            ("calls of 4 values durable beside the trainer", "durable_per_s", "calls/s",
+            ("calls of 4 values durable next to the trainer", "durable_per_s", "calls/s",
              [each["durable_per_s"] for each in ours], None),
         ):  # fmt: skip
             theirs = [each[key] for each in found[who]]

@@ -176,7 +176,9 @@ def tell_some(core: ServerContext, ended: set[str], chance: random.Random, times
         core.state(Fleet).presences[worker_id].record_load(None, ended=True, at=time.time())
     there = sorted(core.state(Fleet).presences)
     for worker_id in chance.sample(there, max(1, int(HEARD * len(there)))):
-        core.state(Fleet).presences[worker_id].record_load(_load(int(worker_id[1:]), times), ended=False, at=time.time())
+        core.state(Fleet).presences[worker_id].record_load(
+            _load(int(worker_id[1:]), times), ended=False, at=time.time()
+        )
 
 
 def _new_tasks(workflow: tuple[str, int], numbers: range, now: float) -> Iterator[New]:

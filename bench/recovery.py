@@ -127,7 +127,7 @@ def tell(report: Report, found: dict[str, Found], versions: dict[str, str], what
         if name == "taskiq":
             note += "; it looks for the dead's tasks only when new ones come, so it is sent an empty one each 0.5 s"
         if name == "dramatiq":
-            note += "; it is told to look for the dead at each command (default: at one in a thousand)"
+            note += "; it is set to look for dead workers at each command (default: at one in a thousand)"
         beside = Beside.of(name, versions[name], theirs.taken_s, "s") if theirs.taken_s else None
         ratio = None
         if beside is not None:

@@ -159,7 +159,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="rounds-", ignore_cleanup_errors=True) as folder, ExitStack() as stack:
         root = Path(folder)
         os.environ["TUNEFLEET_HOME"] = str(root / "home")
-        quiet = {"LOG_LEVEL": "WARNING"}
+        quiet = {"TUNEFLEET_LOG_LEVEL": "WARNING"}
         fleet = LocalFleet(root / "fleet", port=free_port(), workers=0, environment=quiet, save_client=False)
         stack.enter_context(fleet)
         client = stack.enter_context(Client(fleet.url, fleet.key))
@@ -203,7 +203,8 @@ def nvflare_row(beside: Found) -> dict[str, Any]:
     """The row of NVFlare's simulator, as `Report.row` takes it."""
     case, version = BESIDE_NVFLARE, version_of(interpreter("nvflare", NVFLARE), "nvflare")
     return {
-        "what": f"rounds with {case.clients} echo clients of {case.mib} MiB, beside NVFlare (ratio: ours ÷ NVFlare's)",
+        "what": f"rounds with {case.clients} echo clients of {case.mib} MiB, compared with NVFlare "
+        "(ratio: ours ÷ NVFlare's)",
         "ours": Figure.of(beside["ours"], "rounds/s"),
         "peer": Peer.of("NVFlare simulator", version, beside["nvflare"], "rounds/s"),
         "ratio": Ratio.of([mine / theirs for mine, theirs in zip(beside["ours"], beside["nvflare"], strict=True)]),

@@ -302,7 +302,8 @@ def tell_rest(report: Report, stalls: list[float], grown_mib: float, again: int,
     report.row(
         "sent again after a cut at 50 %", Figure.exactly(again / MIB, "MiB"),
         Peer("nginx PUT; boto3's upload_file", "as above", mib / 2, mib / 2, mib / 2, "MiB"),
-        note="by their protocol, not measured: neither goes on by itself, so the half that had arrived is sent again",
+        note="by their protocol, not measured: neither resumes automatically, so the half that had arrived is sent "
+        "again",
     )  # fmt: skip
     report.row(
         "ten versions of an adapter: bytes pushed ÷ kept", Figure.exactly(share, "×"),

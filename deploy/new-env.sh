@@ -11,7 +11,7 @@ POSTGRES_PASSWORD=$(password)
 REDIS_SERVER_PASSWORD=$(password)
 REDIS_WORKER_PASSWORD=$(password)
 # The address that people and other machines use, such as https://tunefleet.example.org:
-PUBLIC_BASE_URL=
+TUNEFLEET_PUBLIC_URL=
 # Proxies that say who asks, such as 172.16.0.0/12 for those in containers:
 TUNEFLEET_TRUSTED_PROXIES=
 END

@@ -36,6 +36,15 @@ TEXT_COMMAND = re.compile(
     re.MULTILINE,
 )
 """A command line in a text of the code: in backticks, or bare as a line or behind a colon."""
+OTHER_COMMAND = re.compile(
+    r"(?<![\w./@\"-])(?<!from )(?:\.venv/bin/)?tunefleet (?P<line>[a-z][^`<\"”“\n\\']*?)(?= {2,}|[`<\"”“\n\\']|$)"
+)
+"""A command line in a text that is neither Python nor Markdown: a page's string, a comment of YAML, a unit."""
+OTHERS = ("web/src/", "deploy/", "examples/", "scripts/")
+NAMED_PATH = re.compile(r"(?<![\w./@:-])(?P<path>(?:docs|examples|deploy|scripts|bench)/[A-Za-z0-9_./-]*[A-Za-z0-9_])")
+"""A file of this repository, as text names it."""
+NOT_HERE = {"deploy/.env", "docs/assets", "docs/start.js"}
+"""Paths of that form that are no files: written by a command, and routes."""
 NO_COMMANDS = {("trace", "of", "{task_id}")}
 """Texts of that form that are no command lines: the seed of a trace's id."""
 MACHINE_PATH = re.compile(r"(?<![\w.$~{])/(?:home|Users|root|work|opt)/\w+")
@@ -263,9 +272,49 @@ def text_commands(code: str) -> Iterator[tuple[int, list[str]]]:
                 yield getattr(node, "lineno", 0), words
 
 
+def other_texts(root: Path = ROOT) -> Iterator[tuple[str, str]]:
+    """Yield name and text of the page's sources and of what lies in `deploy/`, `examples/` and `scripts/`."""
+    for path in tracked(root):
+        name = path.relative_to(root).as_posix()
+        generated = name.endswith("/schema.d.ts") or ".test." in name
+        if name.startswith(OTHERS) and path.suffix not in {".md", ".py", ".png", ".ico"} and not generated:
+            yield name, path.read_text(encoding="utf-8", errors="ignore")
+
+
+def unknown_other_commands(root: Path = ROOT) -> list[str]:
+    """Find `tunefleet` commands or options in the page, in `deploy/`, `examples/` and `scripts/` that do not exist."""
+    found = []
+    for name, text in other_texts(root):
+        for match in OTHER_COMMAND.finditer(text):
+            line = re.split(r"  #|\$\(|[|<>;&]|\. |, ", match["line"])[0]
+            if fault := command_fault(line.rstrip(".,):").split()):
+                found.append(f"{name}:{text.count(chr(10), 0, match.start()) + 1}: {fault}")
+    return found
+
+
+def missing_paths(root: Path = ROOT) -> list[str]:
+    """Find files of this repository that a document, a text of the code or the page names, and that do not exist."""
+    texts = {path.relative_to(root).as_posix(): path for path in documents(root)}
+    texts |= {path.relative_to(root).as_posix(): path for path in root.glob("src/tunefleet/**/*.py")}
+    named = [(name, path.read_text(encoding="utf-8")) for name, path in texts.items() if name != COMPATIBILITY]
+    return sorted({
+        f"{name}: names {match['path']}, which does not exist"
+        for name, text in [*named, *other_texts(root)]
+        for match in NAMED_PATH.finditer(text)
+        if match["path"] not in NOT_HERE and not (root / match["path"]).exists()
+    })  # fmt: skip
+
+
 def unknown_text_commands(root: Path = ROOT) -> list[str]:
-    """Find `tunefleet` commands or options in hints and other texts of the code that do not exist."""
-    return [
+    """Find `tunefleet` commands or options, and `make` targets, in texts of the code that do not exist."""
+    targets = make_targets(root)
+    unknown = [
+        f"{path.relative_to(root)}: `make {name}` is no target"
+        for path in sorted(root.glob("src/tunefleet/**/*.py"))
+        for name in re.findall(r"`make ([a-z][a-z-]*)", path.read_text(encoding="utf-8"))
+        if name not in targets
+    ]
+    return unknown + [
         f"{path.relative_to(root)}:{line}: {fault}"
         for path in sorted(root.glob("src/tunefleet/**/*.py"))
         for line, words in text_commands(path.read_text(encoding="utf-8"))
@@ -310,8 +359,10 @@ CHECKS = (
     compatibility_faults,
     machine_paths,
     map_faults,
+    missing_paths,
     unfinished,
     unknown_commands,
+    unknown_other_commands,
     unknown_text_commands,
     undocumented_variables,
 )

@@ -64,7 +64,7 @@ WAYS_OUT: Final = {
     "body_stalled": "Send it again; an upload goes on where it was cut.",
     "too_large": "Send less, or raise the limit that is named in [Configuration](configuration.md).",
     "unsupported_media_type": "Send the `Content-Type` that [the route](http-api.md#routes) takes.",
-    "over_quota": "Remove unused data, or ask an admin for more: [Projects and quotas](../how-to/share-a-fleet.md).",
+    "over_quota": "Remove unused data, or ask for more: [Projects and quotas](../how-to/projects-and-quotas.md).",
     "too_many": "Wait for the seconds of `Retry-After`.",
     "range_invalid": "Ask for bytes within the file's size.",
     "error": "Read the sentence; the log of the process that says it has more.",
@@ -72,16 +72,16 @@ WAYS_OUT: Final = {
     "store_unusable": "Look at the database or the data folder: `tunefleet doctor`.",
     "unreachable": "See that it runs and can be reached from here: `tunefleet doctor`.",
     "machine": "Give this machine what is named; `tunefleet doctor` lists what else it lacks.",
-    "step_failed": "It is tried again by itself; `tunefleet campaign logs` has why it failed.",
+    "step_failed": "It is retried automatically; `tunefleet campaign logs` has why it failed.",
     "cycle_failed": "Fix what is named, then `tunefleet campaign retry`.",
     "order_failed": "Read what the provider says in `tunefleet campaign logs`, then `tunefleet campaign retry`.",
     "misconfigured": "Fix the campaign's file or the setting that is named, then resume it.",
     "diverged": "Lower `training.learning_rate`, or set `on_nan: rollback`.",
     "merge_failed": "The sentence says how the program that merged has ended.",
     "not_now": "Ask for a job that there is, in a state that allows it.",
-    "delivery_failed": "See [a delivery that has failed](../how-to/read-a-failed-pipeline.md"
+    "delivery_failed": "See [a delivery that has failed](../how-to/debug-a-failed-workflow.md"
     "#a-delivery-is-held-up-or-has-failed).",
-    "result_missing": "Write the result as JSON: [A task type of your own](../how-to/write-an-executor.md).",
+    "result_missing": "Write the result as JSON: [A task type of your own](../how-to/custom-task-types.md).",
     "still_runs": "Give the same command again when the merge has ended.",
     "not_tracked": "See that the tracker answers, and that its key is right.",
 }
@@ -100,11 +100,10 @@ REASONS: Final = {
     "timeout": "Raise `limits.max_runtime_s`, or let it do less.",
     "stalled": "Read where it hangs in `tunefleet logs TASK`; raise `limits.stall_after_s` if it was only slow.",
     "diverged": "Lower `training.learning_rate`, or set `on_nan: rollback`.",
-    "delivery_failed": "Fix the destination: [Debug a failed pipeline](../how-to/read-a-failed-pipeline.md"
+    "delivery_failed": "Fix the destination: [Debug a failed pipeline](../how-to/debug-a-failed-workflow.md"
     "#a-delivery-is-held-up-or-has-failed).",
     "worker_lost": "Look at the worker: its log, and `tunefleet workers show`; then `tunefleet retry`.",
-    "no_nodes": "Read what the cluster says in the error: [Slurm](../how-to/use-slurm.md), "
-    "[Ray](../how-to/use-a-ray-cluster.md).",
+    "no_nodes": "Read what the cluster says in the error: [Slurm](../how-to/slurm.md), [Ray](../how-to/ray.md).",
 }
 """Reason of a task that has failed → what to do."""
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
@@ -23,6 +24,7 @@ from tunefleet.spec.documents.refused_keys import REFUSED, REFUSED_KINDS
 from tunefleet.spec.documents.workflow import Document
 from tunefleet.spec.expressions.budget import MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, MAX_PLACEHOLDERS, MAX_TASKS
 from tunefleet.spec.expressions.placeholders import MAX_PLACEHOLDER
+from tunefleet.spec.tasks.base_task import BaseTaskSpec
 from tunefleet.spec.tasks.task_types import TASK_KINDS
 from tunefleet.spec.text import MAX_VALUES
 from tunefleet.spec.value_preview import MAX_FAULTS
@@ -34,7 +36,7 @@ INTRODUCTION = """\
 
 <!-- Written by `python -m scripts.generate_reference` from src/tunefleet/spec; edit the docstrings there. -->
 
-A workflow is one YAML (or JSON) file. `tunefleet validate FILE` checks it and reports all errors at once, with line and
+A workflow is one YAML (or JSON) file. `tunefleet validate FILE` checks it and reports all errors, with line and
 column. Unknown keys are rejected, with the nearest known key; a key without a value counts as not set. YAML is read as
 version 1.2: `on`, `off`, `yes` and `no` are strings, `5e-7` is a number, a date is a string; anchors and `<<` work,
 tags do not.
@@ -172,8 +174,11 @@ The same holds for these task kinds:
 | Kinds | Why | Instead |
 |---|---|---|
 """
-_FEW = 8
-"""So many keys may differ between two blocks that are told as one and its difference."""
+_FEW = 5
+"""Rows that a reference to another table must save."""
+_EMPTY_TABLE = 3
+"""Lines of a table without rows."""
+_ALIAS = "Alias of "
 
 
 def describe(schema: dict[str, Any]) -> str:
@@ -210,18 +215,17 @@ def _default(schema: dict[str, Any], *, required: bool) -> str:
 
 
 def table(block: type[BaseModel], *, beside: type[BaseModel] | None = None) -> Iterator[str]:
-    """Yield the lines of the table of a block's keys.
+    """Yield the lines of the table of a block's keys, without their aliases.
 
     Args:
-        block: The block.
         beside: Leave out what is the same in this other one.
     """
     schema = _schema(block)
-    other = {} if beside is None else _schema(beside)["properties"]
+    other = {} if beside is None else _keys(beside)
     yield "| Key | Value | Default | Meaning |"
     yield "|---|---|---|---|"
-    for key, value in schema["properties"].items():
-        if key in other and _told(value) == _told(other[key]):
+    for key, value in _keys(block).items():
+        if key in other and _row_of(value) == _row_of(other[key]):
             continue
         required = key in schema.get("required", ()) or key == "taskType"
         words = " ".join(value.get("description", "").split())
@@ -230,13 +234,45 @@ def table(block: type[BaseModel], *, beside: type[BaseModel] | None = None) -> I
 
 
 def _schema(block: type[BaseModel]) -> dict[str, Any]:
-    """Return a block's own schema; one that has itself within is found beside itself."""
+    """Return a block's own schema; one that has itself within is found next to itself."""
     schema = block.model_json_schema(by_alias=True)
     found: dict[str, Any] = schema["$defs"][block.__name__] if "$ref" in schema else schema
     return found
 
 
-def _told(value: dict[str, Any]) -> tuple[str, str, str]:
+def _keys(block: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of each key, without aliases."""
+    properties = _schema(block)["properties"]
+    # The heading names the task type of a block that has one.
+    return {
+        key: value
+        for key, value in properties.items()
+        if not _alias_of(value) and (key != "taskType" or "const" not in value)
+    }
+
+
+def _alias_of(value: dict[str, Any]) -> str | None:
+    words = " ".join(value.get("description", "").split())
+    return words.removeprefix(_ALIAS).rstrip(".") if words.startswith(_ALIAS) else None
+
+
+def aliases(blocks: Iterable[tuple[str, type[BaseModel]]]) -> Iterator[str]:
+    """Yield the lines of the table of other spellings: blocks at one place share a row."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for where, block in blocks:
+        for key, value in _schema(block)["properties"].items():
+            if (meant := _alias_of(value)) is not None:
+                name = f"`{where}.{key}`" if where else f"`{key}`"
+                names = found.setdefault((where, meant), [])
+                names += [name] if name not in names else []
+    yield "## Other spellings that are accepted\n"
+    yield "| Key | Alias of |"
+    yield "|---|---|"
+    yield from (f"| {', '.join(names)} | {meant} |" for (_, meant), names in found.items())
+    yield ""
+
+
+def _row_of(value: dict[str, Any]) -> tuple[str, str, str]:
     refers = str(value.get("$ref", ""))
     return describe(value) + refers, _default(value, required=False), value.get("description", "")
 
@@ -246,22 +282,34 @@ def sections() -> Iterator[str]:
     yield "## The document\n"
     yield from table(Document)
     seen: set[type[BaseModel]] = {Document}
+    complete: dict[type[BaseModel], str] = {}
+    spelled: list[tuple[str, type[BaseModel]]] = [("", Document)]
     places = _places()
     for kind, root in (("", Document), *TASK_KINDS.items()):
         prefix = ("spec",) if kind else ()
         if kind == FIRST_KIND:
             yield from pipelines()
+            spelled += [(_place(where), block) for where, block in PIPELINE_BLOCKS.items()]
+            complete[BaseTaskSpec] = "`spec` of every task"
+            yield f"## {complete[BaseTaskSpec]}\n"
+            yield from table(BaseTaskSpec)
         for path, block in walk_blocks(root):
             if block in seen:
                 continue
-            parent = _like(block, seen)
             where = ".".join((*prefix, *map(str, path)))
             seen.add(block)
-            yield f"## {_heading(block, where, kind, places[where])}\n"
+            spelled.append((where, block))
+            heading = _heading(block, where, kind, places[where])
+            yield f"## {heading}\n"
             yield f"{_about(block)}\n"
-            if parent is not None:
-                yield f"The same keys as for `{_kind_with(parent)}`, but for these:\n"
-            yield from table(block, beside=parent)
+            parent = _like(block, complete)
+            if parent is None:
+                yield from table(block)
+            else:
+                yield from _differences(block, parent, complete[parent])
+            if parent in {None, BaseTaskSpec}:
+                complete[block] = heading
+    yield from aliases(spelled)
 
 
 def pipelines() -> Iterator[str]:
@@ -283,6 +331,11 @@ def _heading(block: type[BaseModel], where: str, kind: str, others: set[type[Bas
     return f"`{where}` of `{kind}`" if len(others) > 1 or where == "spec" else f"`{where}`"
 
 
+def _place(heading: str) -> str:
+    """Return the first place that a heading names."""
+    return heading.split("`")[1]
+
+
 def _type_of(block: type[BaseModel]) -> str | None:
     field = block.model_fields.get("type")
     choices = () if field is None else get_args(field.annotation)
@@ -298,19 +351,30 @@ def _places() -> dict[str, set[type[BaseModel]]]:
     return found
 
 
-def _like(block: type[BaseModel], seen: set[type[BaseModel]]) -> type[BaseModel] | None:
-    """Return a block before it with nearly the same keys: then only the difference is told."""
-    keys = set(block.model_fields)
-    alike = [
-        other
-        for other in seen
-        if len(keys) > _FEW and set(other.model_fields) <= keys and len(keys) <= len(other.model_fields) + _FEW
-    ]
-    return max(alike, key=lambda other: (len(other.model_fields), other.__name__), default=None)
+def _differences(block: type[BaseModel], parent: type[BaseModel], heading: str) -> Iterator[str]:
+    """Yield the lines of a block with nearly the same keys as one whose table is complete."""
+    link = f"[{heading}](#{re.sub(r'[^a-z0-9_ -]', '', heading.lower()).replace(' ', '-')})"
+    missing = [f"`{key}`" for key in _keys(parent) if key not in _keys(block)]
+    without = f", without {', '.join(missing)}" if missing else ""
+    rows = list(table(block, beside=parent))
+    if len(rows) == _EMPTY_TABLE:
+        yield f"The keys of {link}{without}.\n"
+        return
+    yield f"The keys of {link}{without}; these are new or different:\n"
+    yield from rows
 
 
-def _kind_with(block: type[BaseModel]) -> str:
-    return next(kind for kind, root in TASK_KINDS.items() if any(block is each for _, each in walk_blocks(root)))
+def _like(block: type[BaseModel], complete: Iterable[type[BaseModel]]) -> type[BaseModel] | None:
+    """Return the block with a complete table whose reference saves most rows, if it saves more than a few."""
+    rows = {key: _row_of(value) for key, value in _keys(block).items()}
+
+    def saved(other: type[BaseModel]) -> int:
+        theirs = {key: _row_of(value) for key, value in _keys(other).items()}
+        # A key that the reader must leave out of the other table costs more than a row.
+        return len(dict(rows.items() & theirs.items())) - 2 * len(theirs.keys() - rows.keys())
+
+    best = max(complete, key=saved, default=None)
+    return best if best is not None and saved(best) >= _FEW else None
 
 
 def _about(block: type[BaseModel]) -> str:
@@ -349,7 +413,7 @@ CAMPAIGNS = """\
 <!-- Written by `make docs` from src/tunefleet/spec/documents/campaign_document.py; edit the docstrings there. -->
 
 A campaign file has one top-level key for each campaign: its name. `tunefleet campaign dry-run` checks a file and
-reports all errors at once, with their lines. See [Run a campaign](../how-to/run-a-campaign.md), and
+reports all errors, with their lines. See [Run a campaign](../how-to/run-a-campaign.md), and
 [Configuration](configuration.md) for the variables. The blocks `lora`, `quantization`, `training`, `resources`,
 `model.transformers` and `notify[]` are those of [workflow files](workflow.md).
 """

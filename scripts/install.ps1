@@ -1,11 +1,11 @@
 # Install the Tunefleet training agent for this user on Windows, as a scheduled task that runs at logon.
 #
-#   $env:BACKEND_URL = "https://…"; $env:API_KEY = "wak_…"; .\install.ps1 [-NoStart]
+#   $env:TUNEFLEET_BACKEND_URL = "https://…"; $env:TUNEFLEET_BACKEND_KEY = "wak_…"; .\install.ps1 [-NoStart]
 #
 # INSTALL_DIR  where the environment and the agent's folders go (default %LOCALAPPDATA%\Tunefleet\training-agent)
 # PYTHON_BIN   the interpreter to take, 3.11 or newer (default python)
 # PACKAGE      what pip installs (default: the checkout that this script lies in; the server's wheel will do:
-#              (irm $env:BACKEND_URL/install))
+#              (irm $env:TUNEFLEET_BACKEND_URL/install))
 param([switch]$NoStart)
 $ErrorActionPreference = "Stop"
 
@@ -29,10 +29,12 @@ if ($LASTEXITCODE -ne 0) { throw "pip failed" }
 # The agent reads agent.env in TUNEFLEET_HOME. Windows does not say whose process connects, so it needs a key.
 $agentHome = if ($env:TUNEFLEET_HOME) { $env:TUNEFLEET_HOME } else { Join-Path $HOME ".tunefleet" }
 New-Item -ItemType Directory -Force -Path $agentHome | Out-Null
-$names = "BACKEND_URL", "API_KEY", "AGENT_ID", "AGENT_KEY", "HOST", "PORT", "MODELS_DIR", "DATASETS_DIR",
+$names = "BACKEND_URL", "BACKEND_KEY", "AGENT_ID", "AGENT_KEY", "AGENT_HOST", "AGENT_PORT", "MODELS_DIR", "DATASETS_DIR",
+    "CHECKPOINTS_DIR", "LOGS_DIR", "MAX_GPU_MEMORY_FRACTION", "MIXED_PRECISION", "MAX_JOBS" | ForEach-Object { "TUNEFLEET_$_" }
+$names += "BACKEND_URL", "API_KEY", "AGENT_ID", "AGENT_KEY", "HOST", "PORT", "MODELS_DIR", "DATASETS_DIR",
     "CHECKPOINTS_DIR", "LOGS_DIR", "GPU_MEMORY_FRACTION", "ENABLE_MIXED_PRECISION", "MAX_CONCURRENT_JOBS"
 $lines = @($names | ForEach-Object { $value = [Environment]::GetEnvironmentVariable($_); if ($value) { "$_=$value" } })
-if (-not ($lines -match "^AGENT_KEY=")) { $lines += "AGENT_KEY=" + [guid]::NewGuid().ToString("N") + [guid]::NewGuid().ToString("N") }
+if (-not ($lines -match "^(TUNEFLEET_)?AGENT_KEY=")) { $lines += "TUNEFLEET_AGENT_KEY=" + [guid]::NewGuid().ToString("N") + [guid]::NewGuid().ToString("N") }
 $envFile = Join-Path $agentHome "agent.env"
 Set-Content -Path $envFile -Value $lines -Encoding utf8
 icacls $envFile /inheritance:r /grant:r "$($env:USERNAME):F" | Out-Null

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Install the Tunefleet training agent for this user, on Linux (systemd) or macOS (launchd).
 #
-#   BACKEND_URL=https://… API_KEY=wak_… scripts/install.sh [--no-start]
+#   TUNEFLEET_BACKEND_URL=https://… TUNEFLEET_BACKEND_KEY=wak_… scripts/install.sh [--no-start]
 #
 # INSTALL_DIR  where the environment and the agent's folders go (default ~/.tunefleet/training-agent)
 # PYTHON_BIN   the interpreter to take, 3.11 or newer (default python3)
 # PACKAGE      what pip installs (default: the checkout that this script lies in; the server's wheel will do:
-#              "$(curl -fsS $BACKEND_URL/install)")
+#              "$(curl -fsS $TUNEFLEET_BACKEND_URL/install)")
 set -euo pipefail
 
 install_dir=${INSTALL_DIR:-$HOME/.tunefleet/training-agent}
@@ -35,7 +35,9 @@ else
 fi
 
 settings=()
-for name in BACKEND_URL API_KEY AGENT_ID AGENT_KEY HOST PORT MODELS_DIR DATASETS_DIR CHECKPOINTS_DIR LOGS_DIR \
+for name in TUNEFLEET_{BACKEND_URL,BACKEND_KEY,AGENT_ID,AGENT_KEY,AGENT_HOST,AGENT_PORT} \
+    TUNEFLEET_{MODELS_DIR,DATASETS_DIR,CHECKPOINTS_DIR,LOGS_DIR,MAX_GPU_MEMORY_FRACTION,MIXED_PRECISION,MAX_JOBS} \
+    BACKEND_URL API_KEY AGENT_ID AGENT_KEY HOST PORT MODELS_DIR DATASETS_DIR CHECKPOINTS_DIR LOGS_DIR \
     GPU_MEMORY_FRACTION ENABLE_MIXED_PRECISION MAX_CONCURRENT_JOBS; do
     if [ -n "${!name:-}" ]; then settings+=(--set "$name=${!name}"); fi
 done

@@ -11,9 +11,9 @@ _HEAD = """# Metrics
 
 <!-- Written by `make docs`. -->
 
-The families of `GET /metrics`, beside those of the process and of Python (`process_*`, `python_*`). No label holds the
-id of a task or a path; a label whose values people choose has at most 64, and then `other`.
-[Monitoring](../how-to/watch-a-fleet.md) explains how to use them.
+The families of `GET /metrics`, in addition to those of the process and of Python (`process_*`, `python_*`). No label
+holds the id of a task or a path; a label whose values people choose has at most 64, and then `other`.
+[Monitoring](../how-to/monitoring.md) explains how to use them.
 
 | family | type | labels | what it counts |
 |---|---|---|---|

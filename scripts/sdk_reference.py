@@ -75,7 +75,7 @@ def page() -> str:
         "asynchronous iterators where this page says iterator. Results are the models of `tunefleet.schemas.api`,",
         "frozen and typed. Errors are those of `tunefleet.errors`, raised as the server raised them. Wherever an id is",
         "wanted, its first characters are enough.\n",
-        "[The Python client](../how-to/use-it-from-python.md) has examples.\n",
+        "[The Python client](../how-to/python-client.md) has examples.\n",
         "`Client(url=None, key=None, *, patience_s=10.0)`\n",
         "Without `url` and `key` it takes `TUNEFLEET_URL` and `TUNEFLEET_KEY`, then what `tunefleet up` or `tunefleet",
         "login` saved. A call that may be repeated is tried again for `patience_s` while the server does not answer.\n",

@@ -20,7 +20,12 @@ from tunefleet.client import Client
 
 ROOT = Path(__file__).resolve().parent.parent
 INTO = ROOT / "docs/img"
-ENVIRONMENT = {"ENABLE_ELASTIC_SCALING": "false", "HF_HUB_OFFLINE": "1", "LOG_FILE": "", "TUNEFLEET_JOB_SLOTS": "2"}
+ENVIRONMENT = {
+    "TUNEFLEET_ELASTIC": "false",
+    "HF_HUB_OFFLINE": "1",
+    "TUNEFLEET_LOG_FILE": "",
+    "TUNEFLEET_JOB_SLOTS": "2",
+}
 SIZES = {"desktop": (1280, 800), "phone": (390, 780)}
 PATIENCE_S = 900.0
 LOADED_MS = 60_000

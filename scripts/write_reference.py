@@ -53,6 +53,7 @@ class Variable(NamedTuple):
     name: str
     default: str
     meaning: str
+    aliases: tuple[str, ...] = ()
 
 
 def _docstrings(cls: type) -> dict[str, str]:
@@ -91,10 +92,9 @@ def variables() -> Iterator[tuple[str, list[Variable]]]:
         cls = getattr(settings, class_name)
         meanings = _docstrings(cls)
         own = [
-            Variable(name, _default(cls.model_fields[field]), meanings.get(field, ""))
+            Variable(names[0], _default(cls.model_fields[field]), meanings.get(field, ""), tuple(names[1:]))
             for field in inspect.get_annotations(cls)
-            if field in cls.model_fields
-            for name in _names(cls.model_fields[field])
+            if field in cls.model_fields and (names := _names(cls.model_fields[field]))
         ]
         yield title, own
 
@@ -111,15 +111,25 @@ def configuration_page() -> str:
         "`campaign`, `db`, `backup`, `restore`, `verify-store`, `doctor` and `uninstall`. Such a file may have",
         "come with what was unpacked in the folder: to no command and not to the SDK does it name the server, its",
         "key or a certificate, an address in it for a key of the environment is refused, and so is a program",
-        "(`TUNEFLEET_ENVS_DIR`, `MODEL_ARCHIVE_PIGZ_BIN` and the like), its values refer to no other variable, and",
+        "(`TUNEFLEET_ENVS_DIR`, `TUNEFLEET_ARCHIVE_PIGZ_BIN` and the like), its values refer to no other variable, and",
         "`TUNEFLEET_ALLOW_CODE` in it has no effect. With `TUNEFLEET_DOTENV=false` in the environment none is read.\n",
         "Booleans take `true` or `false`; durations end in `_S` and are seconds; sizes end in `_BYTES`.\n",
+        "Names of other projects, such as `HF_TOKEN`, stay theirs. The last section lists other names that work.\n",
     ]
     for title, own in variables():
         parts += [f"## {title}\n", "| Variable | Default | Meaning |", "|---|---|---|"]
         parts += [f"| `{v.name}` | {f'`{v.default}`' if v.default else '–'} | {v.meaning} |" for v in own]
         parts.append("")
-    return "\n".join(parts)
+    parts += [
+        "## Other names that are accepted\n",
+        "Names of compatible systems. If both are set in one place, the first column applies, with a warning;",
+        "the environment comes before `.env`, under either name.\n",
+        "| Variable | Also accepted |",
+        "|---|---|",
+    ]
+    other = {v.name: v.aliases for _, own in variables() for v in own if v.aliases}
+    parts += [f"| `{name}` | {', '.join(f'`{alias}`' for alias in aliases)} |" for name, aliases in other.items()]
+    return "\n".join([*parts, ""])
 
 
 def env_example() -> str:

@@ -2,9 +2,9 @@
 # Print the users of a fleet's Redis, for its `aclfile`; passwords come in variables and leave as digests.
 #
 #   REDIS_SERVER_PASSWORD=… REDIS_WORKER_PASSWORD=… ./users.sh > users.acl    the server, and one user for all workers
-#   REDIS_WORKER_PASSWORD=… ./users.sh lab-3 >> users.acl                     worker-lab-3, for WORKER_ID=lab-3 alone
+#   REDIS_WORKER_PASSWORD=… ./users.sh lab-3 >> users.acl                     only for TUNEFLEET_WORKER_ID=lab-3
 #
-# TASK_TOPIC and TUNEFLEET_REDIS_PREFIX as server and workers have them. REDIS_BEFORE_7=1 where Redis is older than 7:
+# TUNEFLEET_TASK_TOPIC and TUNEFLEET_REDIS_PREFIX: as for server and workers. REDIS_BEFORE_7=1 for a Redis older than 7:
 # it knows no right to write alone, and gets the right to read too.
 set -eu
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
@@ -25,10 +25,10 @@ plain() {
     esac
 }
 
-topic=${TASK_TOPIC:-tasks} prefix=${TUNEFLEET_REDIS_PREFIX:-} only=${1:-}
-plain TASK_TOPIC "$topic"
+topic=${TUNEFLEET_TASK_TOPIC:-${TASK_TOPIC:-tasks}} prefix=${TUNEFLEET_REDIS_PREFIX:-} only=${1:-}
+plain TUNEFLEET_TASK_TOPIC "$topic"
 plain TUNEFLEET_REDIS_PREFIX "$prefix"
-plain WORKER_ID "$only"
+plain TUNEFLEET_WORKER_ID "$only"
 worker=$(digest REDIS_WORKER_PASSWORD "${REDIS_WORKER_PASSWORD:-}")
 rights=$(sed -e "s/~tasks\([.:]\)/~$topic\1/g" -e "s/~/~$prefix/g" -e "s/#WORKER_SHA256/#$worker/" "$here/users.acl")
 if [ -n "${REDIS_BEFORE_7:-}" ]; then rights=$(printf '%s\n' "$rights" | sed 's/%W~/~/g'); fi

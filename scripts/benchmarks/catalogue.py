@@ -34,7 +34,7 @@ class Benchmark(NamedTuple):
 CATALOGUE: Final = (
     Benchmark("training", "How fast a LoRA run trains, and how much memory it takes", 3600.0),
     Benchmark("latency", "The command line, a server's start and memory, and its answers while large files pass"),
-    Benchmark("dispatch", "Tasks through the queue, beside other queues, a bare stream and a bare table", 1500.0),
+    Benchmark("dispatch", "Tasks through the queue, compared with queues, a bare stream and a bare table", 1500.0),
     Benchmark("recovery", "What is lost or done twice when workers and servers are killed", 1500.0),
     Benchmark("first_step", "From a submit to a training's first step"),
     Benchmark("overhead", "What our callbacks cost a training"),
@@ -48,16 +48,16 @@ CATALOGUE: Final = (
     Benchmark("rounds", "Federated rounds over HTTP", 1500.0),
     Benchmark("transfer", "Artifacts up to the server and back"),
     Benchmark("placement", "Decisions with many tasks and many workers"),
-    Benchmark("stores", "SQLite beside PostgreSQL, one server beside three"),
+    Benchmark("stores", "SQLite and PostgreSQL, one server and three"),
     Benchmark("observing", "What it costs a server to count what it does"),
-    Benchmark("inference", "Answers by a task, beside its engine and its library alone"),
+    Benchmark("inference", "Answers by a task, compared with its engine and its library alone"),
     Benchmark("merge", "Equal tasks run as one"),
     Benchmark("page", "The web page with a long training and a long list"),
     Benchmark("scale", "What a fleet costs its server as it grows", 3600.0, by_itself=True),
 )
 
 BUDGETED: Final = {
-    "training": "step ÷ TRL's: SmolLM2 ≤ 0.83, built-in model ≤ 1.03, beside two busy processes ≤ 1.1; memory beyond "
+    "training": "step ÷ TRL's: SmolLM2 ≤ 0.83, built-in model ≤ 1.03, next to two busy processes ≤ 1.1; memory beyond "
     "SmolLM2 ≤ 0.75 × TRL's",
     "callbacks": "≤ 1 % of a 20 ms step inside our callbacks; step ratio ≤ 1.01",
     "check": "≤ 0.5 µs one process; ≤ 50 µs with 2 ranks, ≤ 2 µs for fast steps",
@@ -77,7 +77,7 @@ BUDGETED: Final = {
     "control-memory": "≤ 1 MB",
     "hot-reload": "≤ 20 ms, no step lost",
     "recovery": "≤ 3 s; of a worker's machine ≤ `lost_after_s` + 2 s",
-    "resume": "bit for bit those of a training that was not killed, every time",
+    "resume": "bit for bit those of a run that was not killed, every time",
     "start": "≤ 0.2 s / ≤ 2 s / ≤ 150 MB",
 }
 """Short name of each budget → what it asks for."""

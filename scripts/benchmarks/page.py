@@ -17,7 +17,7 @@ _LIBRARIES: Final = ("python", "sqlite", "torch", "transformers", "peft")
 HEAD: Final = """# Benchmarks
 
 Written by `make bench` from `bench/results/`; do not edit it. Each figure is a median with its 95 % interval in
-brackets, beside a peer that was measured in the same run, in turns with it. A ratio is ours ÷ the peer's unless its
+brackets, next to a peer that was measured in the same run, in turns with it. A ratio is ours ÷ the peer's unless its
 row says otherwise, and its interval is over pairs of the same turn. "undecided" means that the interval holds the
 budget within it: the machine was too noisy for so many turns.
 """
@@ -36,12 +36,12 @@ A run that was broken off goes on where it was: what this source has measured on
 """
 
 
-ABSENT: Final = """## Who is not beside us, and why
+ABSENT: Final = """## Tools that are not compared, and why
 
 - NVFlare's simulator, for rounds with updates of more than 1 MiB or more than ten clients: one turn takes minutes.
 - A stream of several interleaved datasets, for exactness: a training here reads one dataset, and what a campaign mixes
   is written down as one before it trains, so that it is read by index.
-- Axolotl's dynamic checkpoint, for callbacks: it looks for a file, and can be told nothing else. The Trainer's own
+- Axolotl's dynamic checkpoint, for callbacks: it looks for a file, and accepts nothing else. The Trainer's own
   checkpoint on a signal stands for such.
 """
 
@@ -145,7 +145,7 @@ def _peers(found: Found) -> Iterator[dict[str, Any]]:
 
 def _budgets(found: Found) -> Iterator[str]:
     yield "## Budgets\n"
-    yield "| what | budget | found | verdict | measured by |"
+    yield "| what | budget | found | status | measured by |"
     yield "|---|---|---|---|---|"
     for name, words in budget_words().items():
         rows = [
@@ -173,7 +173,7 @@ def _benchmark(one: Benchmark, result: dict[str, Any] | None, pictures: str) -> 
     if result is None:
         yield "Not measured: " + ("it runs only by its name.\n" if one.by_itself else "there is no result.\n")
         return
-    yield "| what | ours | peer | its figure | ratio | verdict | n |"
+    yield "| what | ours | peer | its figure | ratio | status | n |"
     yield "|---|---|---|---|---|---|---|"
     notes: list[str] = []
     for row in result["rows"]:

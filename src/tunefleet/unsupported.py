@@ -6,12 +6,12 @@ from typing import Final
 
 _STATE: Final = "the server always stores its state in TUNEFLEET_DATA"
 _FIGURES: Final = "metrics are available in the API"
-_SCORES: Final = "use SCHEDULER_LAMBDA_TRAINING and related variables to weigh throughput against cost"
+_SCORES: Final = "use TUNEFLEET_LAMBDA_TRAINING and related variables to weigh throughput against cost"
 _TRIES: Final = "set retry in the workflow file for retries and their delay"
 _YIELDS: Final = "use TUNEFLEET_YIELD and TUNEFLEET_YIELD_IDLE_S on workers that share GPUs with other processes"
 _LOST: Final = "use TUNEFLEET_LOST_AFTER_S for the time after which a worker counts as lost"
 _RANKS: Final = "the supervisor starts the ranks of a training job"
-_STICKY: Final = "use ENABLE_STAGE_WEIGHT_STICKINESS and ENABLE_CONTEXT_REUSE to prefer workers with cached files"
+_STICKY: Final = "use TUNEFLEET_STICKINESS and TUNEFLEET_CONTEXT_REUSE to prefer workers with cached files"
 
 # Process → variable without effect → the alternative.
 UNSUPPORTED_VARIABLES: Final[dict[str, dict[str, str]]] = {
@@ -21,7 +21,7 @@ UNSUPPORTED_VARIABLES: Final[dict[str, dict[str, str]]] = {
         "FIXED_PIPELINE_BINDING_IDLE_TIMEOUT_SEC": "only adaptive dispatch is supported",
         "GPU_WEIGHT": _SCORES,
         "HIGH_AVAIL_RATIO": "set parallel.max_shards in the workflow file for the number of shards",
-        "HOST_APP_LOG_LEVEL": "LOG_LEVEL applies to the whole server",
+        "HOST_APP_LOG_LEVEL": "TUNEFLEET_LOG_LEVEL applies to the whole server",
         "HOST_APP_RELOAD": "restart the server; no state is lost",
         "HOST_METRICS_DENSITY_BUCKET_SEC": _FIGURES,
         "HOST_METRICS_DIR": _FIGURES,
@@ -35,7 +35,7 @@ UNSUPPORTED_VARIABLES: Final[dict[str, dict[str, str]]] = {
         "ORCHESTRATOR_STATE_ENABLED": _STATE,
         "RESULTS_DIR": "it applies to workers; the server stores everything in TUNEFLEET_DATA",
         "STATE_FLUSH_INTERVAL_SEC": _STATE,
-        "SUPERVISOR_GRPC_TARGET": "workers connect to the server directly, over HTTP or REDIS_URL",
+        "SUPERVISOR_GRPC_TARGET": "workers connect to the server directly, over HTTP or TUNEFLEET_REDIS_URL",
         "TASK_DLQ_LIMIT": "failed tasks are kept until they are removed or pruned",
         "TASK_NO_WORKER_GRACE_SEC": "set limits.max_queue_s in the workflow file to limit the time in the queue",
         "TASK_POOL_BATCH_SIZE": "each scheduling cycle considers all queued tasks",
@@ -59,8 +59,8 @@ UNSUPPORTED_VARIABLES: Final[dict[str, dict[str, str]]] = {
         "MODEL_ARCHIVE_TAR_BIN": "the worker creates archives without tar",
         "ORCHESTRATOR_STATE_DIR": _STATE,
         "ORCHESTRATOR_STATE_ENABLED": _STATE,
-        "RESULTS_UPLOAD_URL": "results go to ORCHESTRATOR_BASE_URL",
-        "SUPERVISOR_GRPC_TARGET": "workers connect to the server directly, at REDIS_URL or ORCHESTRATOR_BASE_URL",
+        "RESULTS_UPLOAD_URL": "results go to TUNEFLEET_SERVER_URL",
+        "SUPERVISOR_GRPC_TARGET": "workers connect directly, at TUNEFLEET_REDIS_URL or TUNEFLEET_SERVER_URL",
         "VLLM_MODEL": "set the model in the workflow file",
         "WORKER_EXECUTOR_MASK": "install only the extras you need; TUNEFLEET_JOB_SLOTS=0 accepts no training tasks",
         "WORKER_FOREIGN_GPU_CONSECUTIVE": _YIELDS,

@@ -31,7 +31,7 @@ _CALL: Final = re.compile(r"`(client\.[^`]+)`")
 
 def unknown_variables(text: str) -> Iterator[str]:
     """Yield variables of ours that a text names and nothing reads."""
-    known = {variable.name for _, own in write_reference.variables() for variable in own}
+    known = {name for _, own in write_reference.variables() for each in own for name in (each.name, *each.aliases)}
     for name in sorted(set(_VARIABLE.findall(text))):
         if name in known or name.startswith("TUNEFLEET_SECRET_"):
             continue
@@ -62,6 +62,23 @@ def unknown_routes(text: str) -> Iterator[str]:
             _fits(path, route, deeper=not method) for asked, route in _routes() if method.lower() in ("", asked)
         ):
             yield f"{method} {path} is no route of ours".strip()
+
+
+@cache
+def _pages() -> frozenset[str]:
+    """Return the paths of the web page's router, fields as `{}`, and its files."""
+    router = (ROOT / "web/src/router.tsx").read_text(encoding="utf-8")
+    paths = {re.sub(r"\$\w+", "{}", path) for path in re.findall(r'path: "([^"]+)"', router)}
+    files = {f"/{path.name}" for path in (ROOT / "web/public").iterdir()}
+    return frozenset(f"/ui{path}".rstrip("/") for path in paths | files)
+
+
+def unknown_pages(text: str) -> Iterator[str]:
+    """Yield paths below `/ui/` that a text names and the web page does not have."""
+    for path in re.findall(r"(?<![\w.-])(?:https?://[\w.:-]+)?(/ui/[^\s`\"'<>|,)?#]*)", text):
+        plain = path.rstrip("/.:")
+        if "{path" not in plain and not any(_fits(plain, route, deeper=False) for route in _pages()):
+            yield f"{plain} is no page of the web page"
 
 
 def _fits(path: str, route: str, *, deeper: bool) -> bool:

@@ -31,7 +31,7 @@ _STAYS: Final = (
     (r"(?:\S+=\S+ )*tunefleet worker(?: --(?!on)|$)", "Registered as"),
     (r"(?:\S+=\S+ )*tunefleet join\b", "Registered as"),
     (r"(?:\S+=\S+ )*tunefleet agent$", "Tunefleet agent"),
-    (r"(?:\S+=\S+ )*(?:tunefleet server|python -m tunefleet\.api)\b", _SERVES),
+    (r"(?:\S+=\S+ )*tunefleet server\b", _SERVES),
     (r"redis-server\b", "Ready to accept connections"),
     (r"tunefleet control watch\b", ""),
     (r"tunefleet campaign run\b", ""),

@@ -106,11 +106,11 @@ _LOGIN: Final = {"TUNEFLEET_URL": lambda reader: reader.url, "TUNEFLEET_KEY": _s
 
 FLEET: Final[dict[str, Scene]] = {
     "docs/how-to/agent-behind-nat.md": Scene(values={"tf_…": _server_key("worker")}, environment={"PORT": "0"}),
-    "docs/how-to/be-told.md": Scene(values={"TASK": _task()}, files={"echo.yaml": _ECHO}, before=_SUBMIT_ECHO),
-    "docs/how-to/bring-files.md": Scene(files={"rows.jsonl": _CHATS}),
+    "docs/how-to/notifications.md": Scene(values={"TASK": _task()}, files={"echo.yaml": _ECHO}, before=_SUBMIT_ECHO),
+    "docs/how-to/files-and-artifacts.md": Scene(files={"rows.jsonl": _CHATS}),
     "docs/how-to/deploy.md": Scene(prepare=lambda reader: reader.have("deploy")),
     "docs/how-to/environments.md": Scene(),
-    "docs/how-to/federate-a-training.md": Scene(
+    "docs/how-to/federated-lora.md": Scene(
         values={
             "FEDERATION": _task("fed"),
             "ID": _task("fed"),
@@ -119,8 +119,8 @@ FLEET: Final[dict[str, Scene]] = {
         }
     ),
     "docs/how-to/prepare-data.md": Scene(files={"prepare.yaml": _PREPARING, "mine.jsonl": _PAIRS}),
-    "docs/how-to/put-it-behind-tls.md": Scene(),
-    "docs/how-to/read-a-failed-pipeline.md": Scene(
+    "docs/how-to/tls.md": Scene(),
+    "docs/how-to/debug-a-failed-workflow.md": Scene(
         values={"TASK": _task(), "WORKFLOW": _task("wf")},
         environment=_LOGIN,
         prepare=_failed_pipeline,
@@ -128,20 +128,20 @@ FLEET: Final[dict[str, Scene]] = {
     "docs/how-to/secure-redis.md": Scene(
         values={"/etc/redis": ".", "…": "secret" * 6}, prepare=lambda reader: reader.have("deploy")
     ),
-    "docs/how-to/see-where-tasks-go.md": Scene(
+    "docs/how-to/scheduling.md": Scene(
         values={"task-3f9a": _task()}, files={"sft.yaml": _TRAINING, "echo.yaml": _ECHO}, before=_SUBMIT_ECHO
     ),
-    "docs/how-to/share-a-fleet.md": Scene(),
+    "docs/how-to/projects-and-quotas.md": Scene(),
     "docs/how-to/train-on-your-own-data.md": Scene(files={"run.yaml": _TRAINING}),
-    "docs/how-to/steer-a-campaign.md": Scene(values={"daily": "gsm8k"}, prepare=_campaign),
+    "docs/how-to/operate-a-campaign.md": Scene(values={"daily": "gsm8k"}, prepare=_campaign),
     "docs/how-to/upgrade.md": Scene(),
-    "docs/how-to/watch-a-fleet.md": Scene(),
-    "docs/how-to/write-a-workflow.md": Scene(values={"TASK": _task()}, files={"run.yaml": _UNPLACED}),
+    "docs/how-to/monitoring.md": Scene(),
+    "docs/how-to/workflows.md": Scene(values={"TASK": _task()}, files={"run.yaml": _UNPLACED}),
     "examples/federated/README.md": Scene(),
 }
 """Pages that are read beside a server that runs already, with one worker."""
 
-CUT: Final = frozenset({"docs/how-to/bring-files.md"})
+CUT: Final = frozenset({"docs/how-to/files-and-artifacts.md"})
 """Those of them that `make test` reads, with the tutorial; `make proofs AREA=docs` reads all pages."""
 
 ALONE: Final[dict[str, Scene]] = {
@@ -191,7 +191,7 @@ LONG: Final[dict[str, Scene]] = {
         prepare=lambda reader: reader.until(f"tunefleet checkpoints {reader.last('task')}", "KiB"),
     ),
     "docs/how-to/resume-after-a-crash.md": Scene(values={"TASK": _first("task")}, prepare=_paused_at_a_checkpoint),
-    "docs/how-to/run-your-own-code.md": Scene(
+    "docs/how-to/run-custom-code.md": Scene(
         environment={
             "ORCHESTRATOR_BASE_URL": lambda reader: reader.url,
             "TUNEFLEET_WORKER_KEY": _server_key("worker"),
@@ -199,8 +199,8 @@ LONG: Final[dict[str, Scene]] = {
             "WORKER_ID": "runs-code",
         }
     ),
-    "docs/how-to/simulate-a-fleet.md": Scene(values={"KEY": _server_key("admin")}),
-    "docs/how-to/use-it-from-python.md": Scene(files={"run.yaml": _TRAINING}),
+    "docs/how-to/load-test.md": Scene(values={"KEY": _server_key("admin")}),
+    "docs/how-to/python-client.md": Scene(files={"run.yaml": _TRAINING}),
 }
 """Further pages beside a server, with trainings."""
 
@@ -213,24 +213,18 @@ def _readme(reader: Reader) -> None:
     reader.save("my-run.yaml", document.text.replace("Qwen/", "./Qwen/"))
 
 
-def _own_script(callbacks: str) -> Callable[[Reader], None]:
+def _own_script(reader: Reader) -> None:
     """Save a script of the reader's own, with a training that is not over before the page is."""
-
-    def prepare(reader: Reader) -> None:
-        script = (ROOT / "examples/control/complete.py").read_text(encoding="utf-8")
-        for old, new in (
-            ('job_id="complete"', 'job_id="my-run"'),
-            ("default=2000", "default=100_000"),
-            ('parser.add_argument("--debug"', 'parser.add_argument("--lr")\n    parser.add_argument("--debug"'),
-            ("callbacks=[control]", callbacks),
-        ):
-            assert old in script, f"the example has no {old}"
-            script = script.replace(old, new)
-        reader.save("train.py", script)
-        if callbacks == "callbacks=[control]":
-            reader.type("python train.py &", Scene(), "before the page")
-
-    return prepare
+    script = (ROOT / "examples/control/complete.py").read_text(encoding="utf-8")
+    for old, new in (
+        ('job_id="complete"', 'job_id="my-run"'),
+        ("default=2000", "default=100_000"),
+        ('parser.add_argument("--debug"', 'parser.add_argument("--lr")\n    parser.add_argument("--debug"'),
+        ("callbacks=[control]", "callbacks=[]"),
+    ):
+        assert old in script, f"the example has no {old}"
+        script = script.replace(old, new)
+    reader.save("train.py", script)
 
 
 def _workflow_examples(reader: Reader) -> None:
@@ -245,10 +239,7 @@ def _of_stage(name: str) -> Callable[[Reader], str]:
 
 LONG_ALONE: Final[dict[str, Scene]] = {
     "README.md": Scene(values={"TASK": _task(), "Qwen/Qwen2.5-0.5B-Instruct": f"./{HUB_MODEL}"}, prepare=_readme),
-    "docs/how-to/control-my-own-script.md": Scene(
-        values={"cleanup": "cleanup --yes"}, prepare=_own_script("callbacks=[control]")
-    ),
-    "docs/how-to/pause-my-pcs-training.md": Scene(),
+    "docs/how-to/share-a-gpu.md": Scene(),
     "docs/how-to/run-a-campaign.md": Scene(prepare=lambda reader: reader.have("examples/campaign")),
     "docs/how-to/run-a-server-and-workers.md": Scene(
         values={
@@ -262,7 +253,7 @@ LONG_ALONE: Final[dict[str, Scene]] = {
         files={"echo.yaml": _ECHO},
         environment={"WORKER_ID": "lab-3"},
     ),
-    "docs/how-to/steer-any-script.md": Scene(prepare=_own_script("callbacks=[]")),
+    "docs/how-to/control-a-script.md": Scene(prepare=_own_script),
     "examples/control/README.md": Scene(prepare=lambda reader: reader.have("examples/control")),
     "examples/workflows/README.md": Scene(
         values={
@@ -276,7 +267,7 @@ LONG_ALONE: Final[dict[str, Scene]] = {
 }
 """Further pages whose reader starts with nothing."""
 
-WITH_SERVICES: Final = ("docs/how-to/use-postgresql.md",)
+WITH_SERVICES: Final = ("docs/how-to/postgresql.md",)
 """Pages that need a database; each has a test of its own."""
 
 ELSEWHERE: Final = {

@@ -89,7 +89,7 @@ def test_the_page_of_postgresql(tmp_path: Path, free_port: Callable[[], int], po
     url = postgres.create()
     with _reading(tmp_path, free_port()) as reader:
         example = "postgresql://tunefleet:PASSWORD@db.example.org:5432/tunefleet"
-        reader.follow(ROOT / "docs/how-to/use-postgresql.md", Scene(values={example: url}))
+        reader.follow(ROOT / "docs/how-to/postgresql.md", Scene(values={example: url}))
     postgres.drop(url)
 
 

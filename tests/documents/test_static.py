@@ -59,6 +59,23 @@ def test_each_document_that_a_page_shows_is_read(page: Path) -> None:
     assert [fault for block in blocks(page) if (fault := samples.fault(block))] == []
 
 
+_OTHER_ROUTES = {"compatibility.md", "http-api.md"}
+"""Reference pages with routes of others, or below a prefix that their heading names."""
+
+
+def test_each_route_that_a_reference_or_explanation_names_exists() -> None:
+    found = [*(ROOT / "docs/reference").glob("*.md"), *(ROOT / "docs/explanation").glob("*.md")]
+    text = {page.name: page.read_text(encoding="utf-8") for page in found if page.name not in _OTHER_ROUTES}
+    assert [f"{name}: {fault}" for name, own in text.items() for fault in names.unknown_routes(own)] == []
+
+
+def test_each_page_of_the_web_page_that_a_text_names_exists() -> None:
+    texts = {_page(page): page.read_text(encoding="utf-8") for page in check_docs.documents()}
+    texts |= {_page(path): path.read_text(encoding="utf-8") for path in _SOURCE.rglob("*.py")}
+    texts |= dict(check_docs.other_texts())
+    assert [f"{name}: {fault}" for name, own in texts.items() for fault in names.unknown_pages(own)] == []
+
+
 @pytest.mark.parametrize("check", [names.unknown_variables, names.unknown_routes, names.unknown_calls])
 def test_what_a_page_names_exists(check: Callable[[str], Iterator[str]]) -> None:
     text = {_page(page): page.read_text(encoding="utf-8") for page in pages()}
@@ -144,5 +161,8 @@ def test_wrong_names_are_found() -> None:
     assert list(names.unknown_routes("`GET /api/v1/task/{id}`, `POST /api/v1/events`")) == [
         "GET /api/v1/task/{id} is no route of ours",
         "POST /api/v1/events is no route of ours",
+    ]
+    assert list(names.unknown_pages("Open `/ui/task/x`, or http://127.0.0.1:8000/ui/tasks/x?tab=log.")) == [
+        "/ui/task/x is no page of the web page"
     ]
     assert list(names.unknown_calls("`client.task.pause(x)`")) == ["client.task.pause: there is no task"]

@@ -93,9 +93,10 @@ def admit(spec: Mapping[str, Any], limit_bytes: int | None, fraction: float) -> 
     needed = needed_bytes(spec)
     if limit_bytes is not None and needed is not None and needed > limit_bytes:
         raise InputError(
-            f"The job needs at least {needed / GIB:.1f} GiB of GPU memory, and GPU_MEMORY_FRACTION={fraction:g} "
-            f"allows {limit_bytes / GIB:.1f} GiB.",
-            hint="Train with LoRA or 4-bit quantization, use a smaller model, or raise GPU_MEMORY_FRACTION.",
+            f"The job needs at least {needed / GIB:.1f} GiB of GPU memory, and "
+            f"TUNEFLEET_MAX_GPU_MEMORY_FRACTION={fraction:g} allows {limit_bytes / GIB:.1f} GiB.",
+            hint="Train with LoRA or 4-bit quantization, use a smaller model, or raise "
+            "TUNEFLEET_MAX_GPU_MEMORY_FRACTION.",
         )
 
 

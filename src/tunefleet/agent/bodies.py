@@ -72,25 +72,25 @@ def check(request: Request) -> None:
     given = _given(request)
     if secret is not None:
         if given is None or not hmac.compare_digest(given.encode(), secret.encode()):
-            raise AuthError("Missing or wrong key.", hint="Send AGENT_KEY as 'Authorization: Bearer KEY'.")
+            raise AuthError("Missing or wrong key.", hint="Send TUNEFLEET_AGENT_KEY as 'Authorization: Bearer KEY'.")
         return
     # Without a key: a foreign Host header means DNS rebinding, where a web page resolves its own name to loopback.
     host = re.sub(r":\d+$", "", request.headers.get("host", "")).lower()
     if host not in _LOCAL_HOSTS:
         raise ForbiddenError(
-            f"The Host {host!r} is not local.", hint="Set AGENT_KEY to reach the agent from other hosts."
+            f"The Host {host!r} is not local.", hint="Set TUNEFLEET_AGENT_KEY to reach the agent from other hosts."
         )
     origin = request.headers.get("origin")
     page = origin is not None or request.headers.get("sec-fetch-site", "none") != "none"
     if page and origin not in request.app.state.origins:
         raise ForbiddenError(
             "Requests from web pages are not allowed.",
-            hint="Add the page's origin to CORS_ALLOW_ORIGINS of the agent.",
+            hint="Add the page's origin to TUNEFLEET_AGENT_CORS_ORIGINS of the agent.",
         )
     if not _is_own_process(request):
         raise AuthError(
             "Without a key, only processes of the agent's own user on this machine are allowed.",
-            hint="Set AGENT_KEY and send it as 'Authorization: Bearer KEY'.",
+            hint="Set TUNEFLEET_AGENT_KEY and send it as 'Authorization: Bearer KEY'.",
         )
 
 

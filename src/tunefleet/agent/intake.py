@@ -108,7 +108,7 @@ def _checkpoint(path: str | None, checkpoints_dir: Path) -> str | None:
         return None
     field = "config.training.checkpoint_resume"
     try:
-        folder = path_resolution.local(path, checkpoints_dir, "CHECKPOINTS_DIR")
+        folder = path_resolution.local(path, checkpoints_dir, "TUNEFLEET_CHECKPOINTS_DIR")
     except ForbiddenError as error:
         raise SpecError([Fault(field, str(error))], filename="the config") from None
     # The manifest is written last: a folder without one is incomplete.

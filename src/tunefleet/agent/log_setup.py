@@ -1,4 +1,4 @@
-"""The agent's own log: standard error, the rotating file `<LOGS_DIR>/agent.log`, and an optional remote sink."""
+"""The agent's own log: standard error, the rotating file `agent.log`, and an optional remote sink."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def set_up(settings: AgentSettings) -> None:
     level = settings.log_level.upper()
     if level not in logging.getLevelNamesMapping():
         raise MachineError(
-            f"LOG_LEVEL={settings.log_level!r} is not a log level.", hint="Use DEBUG, INFO, WARNING or ERROR."
+            f"TUNEFLEET_LOG_LEVEL={settings.log_level!r} is not a log level.", hint="Use DEBUG, INFO, WARNING or ERROR."
         )
     root = logging.getLogger()
     root.setLevel(level)
@@ -109,8 +109,8 @@ def _to_file(path: Path) -> logging.Handler:
         handler = RotatingFile(path)
     except OSError as error:
         raise MachineError(
-            f"LOGS_DIR: cannot write {path}: {error.strerror}.",
-            hint="Fix the folder's permissions, or set another LOGS_DIR.",
+            f"TUNEFLEET_LOGS_DIR: cannot write {path}: {error.strerror}.",
+            hint="Fix the folder's permissions, or set another TUNEFLEET_LOGS_DIR.",
         ) from None
     handler.setFormatter(JsonLines())
     return handler

@@ -66,8 +66,8 @@ def run(settings: AgentSettings) -> bool:
         certificate.tell()
     elif not is_loopback(settings.host):
         logger.warning(
-            "HOST=%s exposes plain HTTP: AGENT_KEY and files can be intercepted. Set TUNEFLEET_TLS_CERT_FILE and "
-            "TUNEFLEET_TLS_KEY_FILE, or use a reverse proxy with TLS.",
+            "TUNEFLEET_AGENT_HOST=%s exposes plain HTTP: TUNEFLEET_AGENT_KEY and files can be intercepted. "
+            "Set TUNEFLEET_TLS_CERT_FILE and TUNEFLEET_TLS_KEY_FILE, or use a reverse proxy with TLS.",
             settings.host,
         )
     name = agent_id(settings)
@@ -97,7 +97,7 @@ def run(settings: AgentSettings) -> bool:
 
 @contextmanager
 def exclusive(settings: AgentSettings) -> Iterator[None]:
-    """Lock `CHECKPOINTS_DIR` for this process: a second agent on it would run its jobs twice."""
+    """Lock `TUNEFLEET_CHECKPOINTS_DIR` for this process: a second agent on it would run its jobs twice."""
     checkpoints = settings.checkpoints_dir.expanduser()
     path = checkpoints / ".agent" / "lock"
     # One by one, since `mkdir(parents=True)` ignores the mode for parents.
@@ -109,7 +109,8 @@ def exclusive(settings: AgentSettings) -> Iterator[None]:
         lock.acquire(timeout=10)
     except Timeout:
         raise MachineError(
-            f"Another agent already uses {settings.checkpoints_dir}.", hint="Stop it, or set another CHECKPOINTS_DIR."
+            f"Another agent already uses {settings.checkpoints_dir}.",
+            hint="Stop it, or set another TUNEFLEET_CHECKPOINTS_DIR.",
         ) from None
     try:
         yield
@@ -121,8 +122,8 @@ def _poller(agent: Agent, verbs: AdminCommands, name: str) -> Poller | None:
     settings = agent.settings
     backend, key = settings.backend, settings.api_key
     if backend is None or key is None or not settings.poll_enabled:
-        why = "POLL_ENABLED is off" if not settings.poll_enabled else "API_KEY is not set"
-        logger.info("Not polling a backend: %s.", why if backend else "BACKEND_URL is not set")
+        why = "TUNEFLEET_POLL is off" if not settings.poll_enabled else "TUNEFLEET_BACKEND_KEY is not set"
+        logger.info("Not polling a backend: %s.", why if backend else "TUNEFLEET_BACKEND_URL is not set")
         return None
     due = threading.Event()
     folder = settings.checkpoints_dir.expanduser() / ".agent"
@@ -144,7 +145,7 @@ def build(settings: AgentSettings, name: str = "") -> Agent:
         settings.checkpoints_dir.expanduser(),
         endpoints_dir=settings.endpoints_dir,
         warm=settings.warm_start,
-        base_env={**_JOB_DEFAULTS, **inherited_environment("API_KEY")},
+        base_env={**_JOB_DEFAULTS, **inherited_environment(*AgentSettings.names_of("TUNEFLEET_BACKEND_KEY"))},
         log_bytes=settings.job_log_bytes,
     )
     gpus = Gpus(settings)
@@ -242,14 +243,16 @@ def agent_id(settings: AgentSettings) -> str:
         if path.exists():
             kept = path.read_text(encoding="utf-8").strip()
             if not _ID.fullmatch(kept):
-                raise MachineError(f"{path} has no valid agent ID: {kept[:40]!r}.", hint="Delete it, or set AGENT_ID.")
+                raise MachineError(
+                    f"{path} has no valid agent ID: {kept[:40]!r}.", hint="Delete it, or set TUNEFLEET_AGENT_ID."
+                )
             return kept
         generated = f"agent_{secrets.token_hex(8)}"
         write_private(path, f"{generated}\n")
     except OSError as error:
         raise MachineError(
             f"Cannot store the agent's ID in {path}: {error.strerror}.",
-            hint="Fix the folder's permissions, or set AGENT_ID.",
+            hint="Fix the folder's permissions, or set TUNEFLEET_AGENT_ID.",
         ) from error
     logger.info("Generated agent ID %s.", generated)
     return generated
@@ -296,13 +299,14 @@ def check(settings: AgentSettings) -> None:
     """
     if settings.key is None and not is_loopback(settings.host):
         raise MachineError(
-            f"HOST={settings.host} exposes the agent to the network, but AGENT_KEY is not set.",
-            hint="Set AGENT_KEY to a long random string, or unset HOST.",
+            f"TUNEFLEET_AGENT_HOST={settings.host} exposes the agent to the network, but there is no "
+            "TUNEFLEET_AGENT_KEY.",
+            hint="Set TUNEFLEET_AGENT_KEY to a long random string, or unset TUNEFLEET_AGENT_HOST.",
         )
 
 
 def bind(settings: AgentSettings) -> socket.socket:
-    """Listen on `PORT`; if it is not set, on 8000, or on 8001 if 8000 is in use.
+    """Listen on `TUNEFLEET_AGENT_PORT`; if it is not set, on 8000, or on 8001 if 8000 is in use.
 
     Raises:
         MachineError: If no port is free.
@@ -314,9 +318,10 @@ def bind(settings: AgentSettings) -> socket.socket:
         except OSError as error:
             if error.errno != errno.EADDRINUSE or port == wanted[-1]:
                 raise MachineError(
-                    f"Cannot listen on {settings.host}:{port}: {error.strerror}.", hint="Set PORT to a free port."
+                    f"Cannot listen on {settings.host}:{port}: {error.strerror}.",
+                    hint="Set TUNEFLEET_AGENT_PORT to a free port.",
                 ) from None
-            logger.warning("Port %d is in use and PORT is not set: using %d.", port, _PORTS[1])
+            logger.warning("Port %d is in use and TUNEFLEET_AGENT_PORT is not set: using %d.", port, _PORTS[1])
         else:
             return bound
     raise AssertionError("the last port either works or raises")

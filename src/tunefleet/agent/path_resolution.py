@@ -15,8 +15,8 @@ _DATA_SUFFIXES: Final = frozenset({".jsonl", ".ndjson", ".json", ".csv", ".tsv",
 _SPLITS: Final = ("train", "validation", "test", "valid", "val", "eval", "dev")
 _FETCHED: Final = frozenset({"http", "https"})
 _REMOTE: Final[dict[str, tuple[str, str]]] = {
-    "s3": ("s3fs", "Copy the file to DATASETS_DIR, or use a presigned https URL."),
-    "gs": ("gcsfs", "Copy the file to DATASETS_DIR, or use a signed https URL."),
+    "s3": ("s3fs", "Copy the file to TUNEFLEET_DATASETS_DIR, or use a presigned https URL."),
+    "gs": ("gcsfs", "Copy the file to TUNEFLEET_DATASETS_DIR, or use a signed https URL."),
 }
 
 
@@ -49,28 +49,32 @@ def dataset(path: str, datasets_dir: Path) -> Dataset:
         package, hint = _REMOTE.get(scheme, ("", "Use a path, or an http, https or hf URL."))
         needs = f" (needs the package {package})" if package else ""
         raise InputError(f"dataset_path: {scheme}:// URLs are not supported by this agent{needs}.", hint=hint)
-    found = local(path, datasets_dir, "DATASETS_DIR")
+    found = local(path, datasets_dir, "TUNEFLEET_DATASETS_DIR")
     if found is None:
         if _is_hub_id(path):
             return Dataset({"dataset_name": path}, {}, {})
-        raise InputError(f"dataset_path: {path} not found.", hint=f"Put it into DATASETS_DIR ({datasets_dir}).")
+        raise InputError(
+            f"dataset_path: {path} not found.", hint=f"Put it into TUNEFLEET_DATASETS_DIR ({datasets_dir})."
+        )
     return Dataset({"path": found.name}, {"data.path": str(found)}, {}, splits_of(found))
 
 
 def model(name: str, models_dir: Path) -> str:
-    """Resolve a model: a folder of `MODELS_DIR`, otherwise the name itself, which is a hub id then.
+    """Resolve a model: a folder of `TUNEFLEET_MODELS_DIR`, otherwise the name itself, which is a hub id then.
 
     Raises:
-        ForbiddenError: If it is a folder outside of `MODELS_DIR`.
+        ForbiddenError: If it is a folder outside of `TUNEFLEET_MODELS_DIR`.
         InputError: If the path does not exist.
     """
     if name.startswith(BUILTIN_PREFIX):
         return name
-    found = local(name, models_dir, "MODELS_DIR")
+    found = local(name, models_dir, "TUNEFLEET_MODELS_DIR")
     if found is not None:
         return str(found)
     if not _is_hub_id(name):
-        raise InputError(f"config.model.name: {name} not found.", hint=f"Put it into MODELS_DIR ({models_dir}).")
+        raise InputError(
+            f"config.model.name: {name} not found.", hint=f"Put it into TUNEFLEET_MODELS_DIR ({models_dir})."
+        )
     return name
 
 

@@ -32,7 +32,7 @@ _HOLD_S: Final = 20.0
 _MIN_INTERVAL_S: Final = 0.5
 # Backoff while the backend is unreachable: first and longest pause.
 _BACKOFF_S: Final = (1.0, 30.0)
-# Pause after a rejected API_KEY.
+# Pause after a rejected TUNEFLEET_BACKEND_KEY.
 _REJECTED_S: Final = 60.0
 
 
@@ -78,7 +78,7 @@ class Poller:
                     pause_s = self._poll_once(client)
                     failures = 0
                 except AuthError as error:
-                    logger.error("The backend rejected API_KEY: %s", error)  # noqa: TRY400 -- a traceback adds nothing
+                    logger.error("The backend rejected TUNEFLEET_BACKEND_KEY: %s", error)  # noqa: TRY400 -- a traceback adds nothing
                     pause_s = _REJECTED_S
                 except TunefleetError as error:
                     failures += 1

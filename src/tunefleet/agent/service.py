@@ -17,6 +17,7 @@ from typing import Final
 
 from tunefleet.errors import MachineError
 from tunefleet.fsutil import write_private
+from tunefleet.settings import AgentSettings
 
 UNIT: Final = "tunefleet-agent.service"
 LABEL: Final = "dev.tunefleet.agent"
@@ -158,11 +159,12 @@ WantedBy=default.target
     def _write_settings(self, settings: Sequence[str]) -> None:
         given = dict(setting.split("=", 1) for setting in settings)
         before = self.env_file.read_text(encoding="utf-8").splitlines() if self.env_file.exists() else []
-        kept = [line for line in before if line.partition("=")[0].strip() not in given]
+        replaced = {each for name in given for each in AgentSettings.names_of(name)}
+        kept = [line for line in before if line.partition("=")[0].strip() not in replaced]
         known = {line.partition("=")[0].strip() for line in kept} | given.keys()
-        if "AGENT_KEY" not in known:
+        if not known & {*AgentSettings.names_of("TUNEFLEET_AGENT_KEY")}:
             # On systems that do not report the user of a peer process, access requires a key.
-            given["AGENT_KEY"] = secrets.token_urlsafe(32)
+            given["TUNEFLEET_AGENT_KEY"] = secrets.token_urlsafe(32)
         write_private(self.env_file, "\n".join([*kept, *(f"{name}={value}" for name, value in given.items())]) + "\n")
 
 

@@ -31,6 +31,7 @@ CHANGEABLE: Final[dict[str, str]] = {
     "HEARTBEAT_INTERVAL_SECONDS": "heartbeat_interval_s",
     "LOG_LEVEL": "log_level",
 }
+_FIELDS: Final = {each: field for name, field in CHANGEABLE.items() for each in AgentSettings.names_of(name)}
 _LOG_LINES: Final = 200
 
 
@@ -66,11 +67,11 @@ class AdminCommands:
         wishes = data.get("settings", data)
         if not isinstance(wishes, Mapping) or not wishes:
             raise InputError("update-config takes settings, such as {'MAX_CONCURRENT_JOBS': 2}.")
-        if unknown := sorted(set(wishes) - CHANGEABLE.keys()):
+        if unknown := sorted(set(wishes) - _FIELDS.keys()):
             raise InputError(
                 f"{', '.join(unknown)} cannot be changed remotely.", hint=f"Settings that can: {', '.join(CHANGEABLE)}."
             )
-        wanted = load_agent(**{CHANGEABLE[name]: value for name, value in wishes.items()})
+        wanted = load_agent(**{_FIELDS[name]: value for name, value in wishes.items()})
         self._write(wanted, wishes)
         self._restart()
         return "Saved. The agent restarts; its jobs keep running.", {"settings": dict(wishes)}
@@ -78,12 +79,13 @@ class AdminCommands:
     def _write(self, wanted: AgentSettings, wishes: Mapping[str, Any]) -> None:
         path = wanted.env_file
         before = path.read_text(encoding="utf-8") if path.exists() else ""
-        kept = [line for line in before.splitlines() if line.partition("=")[0].strip() not in wishes]
+        replaced = {each for name in wishes for each in AgentSettings.names_of(name)}
+        kept = [line for line in before.splitlines() if line.partition("=")[0].strip() not in replaced]
         write_private(path, "\n".join([*kept, *(f"{name}={value}" for name, value in wishes.items())]) + "\n")
         try:
             # Loaded again: a variable of the environment would override the file, and the command have no effect.
             now = load_agent()
-            stuck = [name for name in wishes if getattr(now, CHANGEABLE[name]) != getattr(wanted, CHANGEABLE[name])]
+            stuck = [name for name in wishes if getattr(now, _FIELDS[name]) != getattr(wanted, _FIELDS[name])]
         except TunefleetError:
             write_private(path, before)
             raise

@@ -28,7 +28,7 @@ _EXIT_FAILED: Final = 1
 _PLAIN: Final = (
     "%s is plain HTTP and reachable from the network: keys and files are sent unencrypted. Set "
     "TUNEFLEET_TLS_CERT_FILE and "
-    "TUNEFLEET_TLS_KEY_FILE, or put a TLS proxy in front of it and set PUBLIC_BASE_URL=https://…"
+    "TUNEFLEET_TLS_KEY_FILE, or put a TLS proxy in front of it and set TUNEFLEET_PUBLIC_URL=https://…"
 )
 _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
@@ -126,7 +126,9 @@ def _parser() -> argparse.ArgumentParser:
 def _set_up_log(settings: ServerSettings) -> None:
     level = settings.log_level
     if level.upper() not in logging.getLevelNamesMapping():
-        raise MachineError(f"LOG_LEVEL={level!r} is not a log level.", hint="Use DEBUG, INFO, WARNING or ERROR.")
+        raise MachineError(
+            f"TUNEFLEET_LOG_LEVEL={level!r} is not a log level.", hint="Use DEBUG, INFO, WARNING or ERROR."
+        )
     root = logging.getLogger()
     handlers: list[logging.Handler] = [logging.StreamHandler()]
     if settings.log_file is not None:
@@ -147,5 +149,6 @@ def _file_handler(settings: ServerSettings, path: Path) -> logging.Handler:
         )
     except OSError as error:
         raise MachineError(
-            f"Cannot write the log file {path}: {error.strerror or error}.", hint="Check LOG_FILE and its folder."
+            f"Cannot write the log file {path}: {error.strerror or error}.",
+            hint="Check TUNEFLEET_LOG_FILE and its folder.",
         ) from error

@@ -25,7 +25,10 @@ __all__ = ["LONGEST_LINK_S", "Bucket", "ObjectStore"]
 # The protocol allows no longer lifetime of a signature.
 LONGEST_LINK_S: Final = 7 * 86_400
 _REFUSED: Final = frozenset({"403", "AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "Forbidden"})
-_HINT: Final = "Check S3_COMPATIBLE_ENDPOINT, S3_COMPATIBLE_ACCESS_KEY, S3_COMPATIBLE_SECRET_KEY and S3_BUCKET_NAME."
+_HINT: Final = (
+    "Check TUNEFLEET_CAMPAIGN_S3_ENDPOINT, TUNEFLEET_CAMPAIGN_S3_ACCESS_KEY, TUNEFLEET_CAMPAIGN_S3_SECRET_KEY and "
+    "TUNEFLEET_CAMPAIGN_S3_BUCKET."
+)
 
 
 # Called with a number of bytes.
@@ -167,7 +170,9 @@ def _store_error(bucket: Bucket, error: Exception) -> MachineError | Unreachable
     code = error_code(cause)
     status = int(cause.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
     if code == "NoSuchBucket":
-        return MachineError(f"The bucket {bucket.name} does not exist.", hint="Create it, or correct S3_BUCKET_NAME.")
+        return MachineError(
+            f"The bucket {bucket.name} does not exist.", hint="Create it, or correct TUNEFLEET_CAMPAIGN_S3_BUCKET."
+        )
     if code in _REFUSED:
         return MachineError(f"The store of {bucket!r} rejects the key: {code}.", hint=_HINT, detail=str(error))
     if status >= 500 or status == 429:

@@ -2,7 +2,7 @@
 
 Providers that fetch models from the Hub get the model with its tokenizer from there:
 
-    hf://<HF_USERNAME>/<org>__<model>-with-tokenizer
+    hf://<TUNEFLEET_HF_USERNAME>/<org>__<model>-with-tokenizer
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ async def _published(context: StepContext, made: Mapping[str, Any]) -> str:
         raise Misconfigured(
             f"{context.provider.name} fetches models from the Hub, and {spec.model_repo} with the tokenizer of "
             f"{spec.tokenizer_id} is not there.",
-            hint="Use a model from the Hub, and set HF_USERNAME and HF_TOKEN, so that it can be published there.",
+            hint="Use a model from the Hub, and set TUNEFLEET_HF_USERNAME and HF_TOKEN to publish it there.",
         )
     to = f"{HUB}{username}/{spec.model_repo.replace('/', '__')}{_ENDING}"
     mark, keys = orjson.dumps({"digest": made["digest"]}), publish_targets.keys(context.settings)

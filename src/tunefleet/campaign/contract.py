@@ -144,7 +144,7 @@ class Progress:
 
     Args:
         cost_s: Billed duration in seconds; None if unknown.
-        again_s: Seconds until the next check; by default `CHECK_INTERVAL`.
+        again_s: Seconds until the next check; by default `TUNEFLEET_CAMPAIGN_CHECK_S`.
     """
 
     state: Literal["running", "succeeded", "failed"]

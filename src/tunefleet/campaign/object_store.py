@@ -222,10 +222,10 @@ def open_store(settings: CampaignSettings, purpose: str, bucket: str | None = No
     """Return the store of the settings; blocks."""
     bucket = bucket or settings.s3_bucket
     given = {
-        "S3_COMPATIBLE_ENDPOINT": settings.s3_endpoint,
-        "S3_COMPATIBLE_ACCESS_KEY": settings.s3_access_key,
-        "S3_COMPATIBLE_SECRET_KEY": settings.s3_secret_key,
-        "S3_BUCKET_NAME": bucket,
+        "TUNEFLEET_CAMPAIGN_S3_ENDPOINT": settings.s3_endpoint,
+        "TUNEFLEET_CAMPAIGN_S3_ACCESS_KEY": settings.s3_access_key,
+        "TUNEFLEET_CAMPAIGN_S3_SECRET_KEY": settings.s3_secret_key,
+        "TUNEFLEET_CAMPAIGN_S3_BUCKET": bucket,
     }
     missing = [name for name, value in given.items() if not value]
     access, secret, endpoint = settings.s3_access_key, settings.s3_secret_key, settings.s3_endpoint

@@ -36,7 +36,7 @@ def faults(name: str, spec: CampaignSpec, settings: CampaignSettings, provider: 
     if not to.startswith(HUB) and not publish_targets.on_runpod(spec, settings):
         found.append((
             f"{_NAME} starts tasks from models on the Hub, and publish.to is {to}: no promoted model gets there.",
-            "Set HF_USERNAME and HF_TOKEN, or set publish.to: hf://ORG/NAME-{cycle}.",
+            "Set TUNEFLEET_HF_USERNAME and HF_TOKEN, or set publish.to: hf://ORG/NAME-{cycle}.",
         ))  # fmt: skip
     longest = (LINK_S - MARGIN_S) / _HOUR_S
     if spec.hours_to_complete > longest:

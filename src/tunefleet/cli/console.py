@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Span, Text
 from rich.theme import Theme
 
+from tunefleet.cli.program import as_called, commands_in, program
 from tunefleet.errors import printable
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, in the shape of the API.")]
@@ -60,18 +61,24 @@ _STATUS_STYLES = {
 
 
 class _Screen(Console):
-    """A console that escapes control characters on a terminal; a pipe gets them unchanged.
+    """A console whose commands work in this shell, and that escapes control characters on a terminal.
 
     Nearly every screen shows text of tasks and workers, which must not move the cursor, set a title or hide output.
     """
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Render with escaped texts; the control codes of Rich itself are no text and pass."""
+        if isinstance(renderable, Text):
+            renderable = _as_called(renderable)
         if self.is_terminal and isinstance(renderable, str):
             renderable = plain(renderable)
         elif self.is_terminal and isinstance(renderable, Text):
             renderable = _plain_text(renderable)
         return super().render(renderable, options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Turn a string into a `Text`; cells of tables are measured and rendered this way."""
+        return super().render_str(as_called(text), **options)
 
 
 def plain(text: str, keep: str = "") -> str:
@@ -88,6 +95,16 @@ def _plain_text(text: Text) -> Text:
     at = [0, *accumulate(len(plain(each)) for each in text.plain)]
     made.spans = [Span(at[min(start, len(text))], at[min(end, len(text))], style) for start, end, style in text.spans]
     return made
+
+
+def _as_called(text: Text) -> Text:
+    spans = commands_in(text.plain)
+    if not spans:
+        return text
+    pieces = text.divide([at for span in spans for at in span])
+    for piece in pieces[1::2]:
+        piece.plain = program()
+    return text.blank_copy().join(pieces)
 
 
 @cache
@@ -179,7 +196,8 @@ def table(*heads: str | Text, right: Sequence[str] = (), wide: str | tuple[str, 
 
 def cut(text: str, style: str = "") -> Text:
     """Return text for a table cell that is truncated when the terminal is too narrow."""
-    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
+    # Columns are measured before they are rendered.
+    return Text(as_called(text), style=style, no_wrap=True, overflow="ellipsis")
 
 
 def facts(rows: Iterable[tuple[str, RenderableType | None]]) -> RenderableType:
@@ -204,6 +222,7 @@ class _Facts:
         listed = self._table()
         for name, value in self._rows:
             text = Text(value) if isinstance(value, str) else value
+            text = _as_called(text) if isinstance(text, Text) else text
             if isinstance(text, Text) and not text.no_wrap and _longest_word(text) > width:
                 yield listed
                 yield Text(name, style="dim")

@@ -18,6 +18,8 @@ import typer
 from typer.completion import get_completion_script  # type: ignore[attr-defined]
 from typer.core import TyperCommand, TyperGroup
 
+from tunefleet.cli.program import as_called, rename_in_help
+
 F = TypeVar("F", bound=Callable[..., Any])
 _EXAMPLES = "__examples__"
 _SAME: Final = {"list": "ls", "ls": "list"}
@@ -156,7 +158,7 @@ class LazyGroup(TyperGroup):
         """
         args = [_SAME.get(args[0], args[0]), *args[1:]] if args and self._entry(args[0]) is None else args
         if args and self._entry(args[0]) is None and (ours := _ELSEWHERE.get(args[0])):
-            ctx.fail(f"No such command '{args[0]}'. Use `tunefleet {ours}`.")
+            ctx.fail(as_called(f"No such command '{args[0]}'. Use `tunefleet {ours}`."))
         # TyperGroup suggests similar names from this mapping.
         self.commands = {entry.name: self.get_command(ctx, entry.name) for entry in self.table}
         name, found, rest = super().resolve_command(ctx, args)
@@ -177,7 +179,7 @@ class LazyGroup(TyperGroup):
         else:
             command = command_of(target, name)
         command.name = name
-        return command
+        return rename_in_help(command)
 
     def _entry(self, name: str) -> Entry | None:
         return next((entry for entry in self.table if entry.name == name), None)

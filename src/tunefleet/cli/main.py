@@ -12,6 +12,7 @@ from typer.completion import completion_init  # type: ignore[attr-defined]
 
 from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.cli.lazy_group import Entry, LazyGroup, markup_mode
+from tunefleet.cli.program import program, rename_in_help
 
 START, WORK, FLEET, HERE = "Start", "Train", "Fleet", "This machine"
 # Commands that run or maintain services configured in `.env`; `campaign` reads it as its predecessor did.
@@ -189,7 +190,9 @@ def run(args: Sequence[str]) -> int:
     completion_init()
     try:
         # A context of its own: `--url` of one command line must not leak into the next one in this process.
-        copy_context().run(typer.main.get_command(app).main, list(args), prog_name="tunefleet")
+        command = rename_in_help(typer.main.get_command(app))
+        # The variable of the completion script, whose default is made of the program's name.
+        copy_context().run(command.main, list(args), prog_name=program(), complete_var="_TUNEFLEET_COMPLETE")
     # Click exits this way, also for usage errors.
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else ExitCode.FAILED

@@ -22,7 +22,7 @@ from tunefleet.spec.expressions.template_prompts import to_list
 from tunefleet.spec.tasks.api_and_python import PROMPT, ApiSpec
 
 _CHAT: Final = "/v1/chat/completions"
-_TOKEN: Final = "NEBULA_API_TOKEN"
+_TOKEN: Final = "TUNEFLEET_API_TASK_TOKEN"
 _SHOWN: Final = 200
 
 
@@ -73,7 +73,7 @@ def _with_address(api: ApiSpec, service: ApiSettings) -> tuple[ApiSpec, tuple[st
     if service.nebula_api_base_url is None:
         raise MachineError(
             "The task has no URL, and this worker has no default.",
-            hint="Set spec.api.url, or start the worker with NEBULA_API_BASE_URL.",
+            hint="Set spec.api.url, or start the worker with TUNEFLEET_API_TASK_URL.",
         )
     headers = dict(api.headers or {})
     if service.nebula_api_token is not None and "authorization" not in {name.lower() for name in headers}:

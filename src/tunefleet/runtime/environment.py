@@ -38,7 +38,7 @@ _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 BRIEF_SPIN = {
     # OpenMP threads that spin while waiting take the core from the thread they wait for if the machine is busy; threads
     # that sleep immediately wake up late. A brief spin is nearly as fast as a long one on an idle machine, and nearly
-    # as fast as none on a busy one (docs/decisions/044).
+    # as fast as none on a busy one (docs/decisions/044-waiting-threads-spin-briefly.md).
     "OMP_WAIT_POLICY": "PASSIVE",
     "GOMP_SPINCOUNT": "3000",
 }

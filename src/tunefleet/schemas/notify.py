@@ -186,7 +186,7 @@ class WebhookPayload(Message):
         worker_id: The worker, if the notification is not about a task.
         federation: The published version, if it is about one.
         campaign: The campaign, if it is about one.
-        url: Link to the web UI; null without `PUBLIC_BASE_URL`.
+        url: Link to the web UI; null without `TUNEFLEET_PUBLIC_URL`.
         command: CLI command for more details.
     """
 

@@ -105,7 +105,7 @@ class UsageRow(Message):
         gpu_s: Wall time multiplied by the assigned GPUs.
         gpu_s_by_model: GPU seconds by product name.
         energy_wh: Energy of the GPUs, as far as reported; null if no worker reported it.
-        cost: Cost by `WORKER_COST_PER_HOUR`; null if unknown for all workers.
+        cost: Cost by `TUNEFLEET_COST_PER_HOUR`; null if unknown for all workers.
     """
 
     key: str

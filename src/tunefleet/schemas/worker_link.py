@@ -109,7 +109,7 @@ class RegisterRequest(Message):
     Args:
         worker_id: Stable across restarts of one state folder.
         session: New for each process start; fences off the previous process.
-        state_id: Identity of the state folder (`RESULTS_DIR`), which prevents two machines from sharing a worker id.
+        state_id: Identity of the state folder (`TUNEFLEET_RESULTS_DIR`): two machines cannot share a worker id.
         holding: Tokens of accepted, unfinished attempts.
         sent_at: Unix time by the worker's clock; `None` from older versions.
     """
@@ -195,7 +195,7 @@ class GpuLoad(Message):
 
 
 class Load(Message):
-    """Load of a worker; reported every `HEARTBEAT_INTERVAL_SEC`, independent of the lease."""
+    """Load of a worker; reported every `TUNEFLEET_HEARTBEAT_INTERVAL_S`, independent of the lease."""
 
     memory_free_bytes: Whole
     disk_free_bytes: Whole

@@ -1,7 +1,8 @@
 """Frozen settings, one class per process; the only package that reads `os.environ`, apart from `trainer_control`.
 
-Variables of the interfaces that Tunefleet stays compatible with keep their names; its own start with `TUNEFLEET_`. Each
-process builds its settings once, in its `main`, and passes them down. `.env` is read there and nowhere else.
+Every setting has a name that starts with `TUNEFLEET_`, apart from those of other projects, such as `HF_TOKEN`; names
+of compatible systems are accepted, too. Each process builds its settings once, in its `main`, and passes them down.
+`.env` is read there and nowhere else.
 """
 
 from tunefleet.settings.agent import AgentSettings
@@ -31,7 +32,7 @@ from tunefleet.settings.environment import (
     without_credentials,
     without_dotenv,
 )
-from tunefleet.settings.loader import load, load_agent, load_worker
+from tunefleet.settings.loader import load, load_agent, load_worker, saved_server
 from tunefleet.settings.server import ServerSettings
 from tunefleet.settings.trackers import TrackingSettings
 from tunefleet.settings.worker import (
@@ -74,6 +75,7 @@ __all__ = [
     "load_worker",
     "notify_socket",
     "replace_environment",
+    "saved_server",
     "secret_variables",
     "unsupported",
     "variables_for",

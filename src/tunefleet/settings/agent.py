@@ -13,55 +13,79 @@ from tunefleet.settings.environment import SECRET_PREFIX, SECRETS_DIR
 
 
 class AgentSettings(SharedGpuSettings, TlsSettings, TracingSettings):
-    """Settings of the agent: names of the agent protocol, plus `AGENT_KEY` and `TUNEFLEET_…`."""
+    """Settings of the agent; the names of the agent protocol are accepted, too."""
 
-    addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {"BACKEND_URL": ("API_KEY", SECRET_PREFIX, SECRETS_DIR)}
+    addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "TUNEFLEET_BACKEND_URL": ("TUNEFLEET_BACKEND_KEY", SECRET_PREFIX, SECRETS_DIR)
+    }
 
-    backend_url: str = Field(default="http://localhost:3000", validation_alias=variable("BACKEND_URL"))
+    backend_url: str = Field(
+        default="http://localhost:3000", validation_alias=variable("TUNEFLEET_BACKEND_URL", "BACKEND_URL")
+    )
     """URL of the backend that receives metrics, status and logs and is polled for jobs; `none` disables reporting."""
-    api_key: SecretStr | None = Field(default=None, validation_alias=variable("API_KEY"))
+    api_key: SecretStr | None = Field(default=None, validation_alias=variable("TUNEFLEET_BACKEND_KEY", "API_KEY"))
     """API key for polling the backend; without it the agent does not poll."""
     agent_id: str | None = Field(
-        default=None, pattern=r"^[A-Za-z0-9_.-]{10,80}$", validation_alias=variable("AGENT_ID")
+        default=None, pattern=r"^[A-Za-z0-9_.-]{10,80}$", validation_alias=variable("TUNEFLEET_AGENT_ID", "AGENT_ID")
     )
     """Name under which the agent registers with the backend, 10 to 80 letters, digits, `_`, `-`, `.`; default:
     generated once and stored in `agent_id` in `TUNEFLEET_HOME`."""
-    poll_enabled: bool = Field(default=True, validation_alias=variable("POLL_ENABLED"))
-    """Poll the backend for jobs if `API_KEY` is set."""
-    poll_interval_s: float = Field(default=10.0, gt=0, validation_alias=variable("POLL_INTERVAL_SECONDS"))
+    poll_enabled: bool = Field(default=True, validation_alias=variable("TUNEFLEET_POLL", "POLL_ENABLED"))
+    """Poll the backend for jobs if `TUNEFLEET_BACKEND_KEY` is set."""
+    poll_interval_s: float = Field(
+        default=10.0, gt=0, validation_alias=variable("TUNEFLEET_POLL_INTERVAL_S", "POLL_INTERVAL_SECONDS")
+    )
     """Seconds between polls of a backend without long polling; if unset, the interval that the backend sends is
     used."""
-    host: str = Field(default="127.0.0.1", validation_alias=variable("HOST"))
-    """Address to listen on; any address but loopback requires `AGENT_KEY`."""
-    port: int | None = Field(default=None, ge=0, le=65535, validation_alias=variable("PORT"))
+    host: str = Field(default="127.0.0.1", validation_alias=variable("TUNEFLEET_AGENT_HOST", "HOST"))
+    """Address to listen on; any address but loopback requires `TUNEFLEET_AGENT_KEY`."""
+    port: int | None = Field(default=None, ge=0, le=65535, validation_alias=variable("TUNEFLEET_AGENT_PORT", "PORT"))
     """Port to listen on; default: 8000, or 8001 if 8000 is in use."""
-    key: SecretStr | None = Field(default=None, validation_alias=variable("AGENT_KEY"))
+    key: SecretStr | None = Field(default=None, validation_alias=variable("TUNEFLEET_AGENT_KEY", "AGENT_KEY"))
     """Key that requests must send as bearer token or `X-API-Key`; without it only local processes of the same user are
     accepted."""
-    cors_origins: CommaList = Field(default=(), validation_alias=variable("CORS_ALLOW_ORIGINS"))
+    cors_origins: CommaList = Field(
+        default=(), validation_alias=variable("TUNEFLEET_AGENT_CORS_ORIGINS", "CORS_ALLOW_ORIGINS")
+    )
     """Comma-separated web origins whose pages may call the agent from a browser, such as `https://train.example.org`;
     default: none."""
-    models_dir: Path = Field(default=Path("./models"), validation_alias=variable("MODELS_DIR"))
+    models_dir: Path = Field(default=Path("./models"), validation_alias=variable("TUNEFLEET_MODELS_DIR", "MODELS_DIR"))
     """Folder in which a model's bare name is looked up; local models outside it are rejected."""
-    datasets_dir: Path = Field(default=Path("./datasets"), validation_alias=variable("DATASETS_DIR"))
+    datasets_dir: Path = Field(
+        default=Path("./datasets"), validation_alias=variable("TUNEFLEET_DATASETS_DIR", "DATASETS_DIR")
+    )
     """Folder in which a dataset's bare name is looked up, and for downloads; local datasets outside it are rejected."""
-    checkpoints_dir: Path = Field(default=Path("./checkpoints"), validation_alias=variable("CHECKPOINTS_DIR"))
+    checkpoints_dir: Path = Field(
+        default=Path("./checkpoints"), validation_alias=variable("TUNEFLEET_CHECKPOINTS_DIR", "CHECKPOINTS_DIR")
+    )
     """Folder with one job folder per job."""
-    logs_dir: Path = Field(default=Path("./logs"), validation_alias=variable("LOGS_DIR"))
+    logs_dir: Path = Field(default=Path("./logs"), validation_alias=variable("TUNEFLEET_LOGS_DIR", "LOGS_DIR"))
     """Folder of `agent.log`."""
-    gpu_memory_fraction: float = Field(default=0.9, gt=0, le=1, validation_alias=variable("GPU_MEMORY_FRACTION"))
+    gpu_memory_fraction: float = Field(
+        default=0.9, gt=0, le=1, validation_alias=variable("TUNEFLEET_MAX_GPU_MEMORY_FRACTION", "GPU_MEMORY_FRACTION")
+    )
     """Fraction of a GPU's memory that a job may use; a job with a higher estimate is rejected."""
-    mixed_precision: bool = Field(default=True, validation_alias=variable("ENABLE_MIXED_PRECISION"))
+    mixed_precision: bool = Field(
+        default=True, validation_alias=variable("TUNEFLEET_MIXED_PRECISION", "ENABLE_MIXED_PRECISION")
+    )
     """Train in bf16, or in fp16 on GPUs without bf16; if false, in float32."""
-    max_jobs: int = Field(default=1, ge=1, validation_alias=variable("MAX_CONCURRENT_JOBS"))
+    max_jobs: int = Field(default=1, ge=1, validation_alias=variable("TUNEFLEET_MAX_JOBS", "MAX_CONCURRENT_JOBS"))
     """Maximum number of jobs that run at the same time; further jobs are queued."""
-    checkpoint_interval_steps: int = Field(default=500, ge=1, validation_alias=variable("CHECKPOINT_INTERVAL_STEPS"))
+    checkpoint_interval_steps: int = Field(
+        default=500, ge=1, validation_alias=variable("TUNEFLEET_CHECKPOINT_INTERVAL_STEPS", "CHECKPOINT_INTERVAL_STEPS")
+    )
     """Steps between checkpoints, unless the job sets it."""
-    metrics_interval_steps: int = Field(default=10, ge=1, validation_alias=variable("METRICS_REPORT_INTERVAL_STEPS"))
+    metrics_interval_steps: int = Field(
+        default=10, ge=1, validation_alias=variable("TUNEFLEET_METRICS_INTERVAL_STEPS", "METRICS_REPORT_INTERVAL_STEPS")
+    )
     """Steps between metric points, unless the job sets it; every point is reported."""
-    gpu_interval_s: float = Field(default=5.0, gt=0, validation_alias=variable("GPU_MONITORING_INTERVAL_SECONDS"))
+    gpu_interval_s: float = Field(
+        default=5.0, gt=0, validation_alias=variable("TUNEFLEET_GPU_INTERVAL_S", "GPU_MONITORING_INTERVAL_SECONDS")
+    )
     """Seconds between samples of the GPU load."""
-    heartbeat_interval_s: float = Field(default=30.0, gt=0, validation_alias=variable("HEARTBEAT_INTERVAL_SECONDS"))
+    heartbeat_interval_s: float = Field(
+        default=30.0, gt=0, validation_alias=variable("TUNEFLEET_HEARTBEAT_INTERVAL_S", "HEARTBEAT_INTERVAL_SECONDS")
+    )
     """Seconds between heartbeats, and between progress lines of a running job in the agent's log."""
     log_sink: str | None = Field(default=None, validation_alias=variable("TUNEFLEET_LOG_SINK"))
     """Additional destination of the agent's log: `syslog://HOST:514` (UDP) or `syslog+tcp://HOST:514`."""

@@ -19,7 +19,11 @@ CommaList = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_comma_list)]
 
 
 def variable(*names: str) -> AliasChoices:
-    """Return the alias that makes a field read the first of these variables that is set."""
+    """Return the alias that makes a field read the first of these variables that is set.
+
+    Args:
+        names: Our own name, `TUNEFLEET_…`, first; then those of compatible systems.
+    """
     return AliasChoices(*names)
 
 
@@ -41,8 +45,8 @@ class ProcessSettings(BaseSettings):
     addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     """Address variable → variables of the secrets that are sent to it."""
     programs: ClassVar[tuple[str, ...]] = (
-        "TUNEFLEET_ENVS_DIR", "TUNEFLEET_LLAMA_CPP", "MODEL_ARCHIVE_PIGZ_BIN", "TUNEFLEET_RAY_PYTHON",
-        "TUNEFLEET_NODES_COMMAND", "TUNEFLEET_SLURM_PRELUDE", "TUNEFLEET_SLURM_OPTIONS",
+        "TUNEFLEET_ENVS_DIR", "TUNEFLEET_LLAMA_CPP", "TUNEFLEET_ARCHIVE_PIGZ_BIN", "MODEL_ARCHIVE_PIGZ_BIN",
+        "TUNEFLEET_RAY_PYTHON", "TUNEFLEET_NODES_COMMAND", "TUNEFLEET_SLURM_PRELUDE", "TUNEFLEET_SLURM_OPTIONS",
     )  # fmt: skip
     """Variables that name programs to run, or folders of programs; a `.env` that sets one is rejected."""
 
@@ -58,8 +62,17 @@ class ProcessSettings(BaseSettings):
     CA."""
     log_format: Literal["text", "json"] = Field(default="text", validation_alias=variable("TUNEFLEET_LOG_FORMAT"))
     """Log format: `text` for people, `json` (one object per line, with request, task and worker ids) for machines."""
-    log_level: str = Field(default="INFO", validation_alias=variable("LOG_LEVEL"))
+    log_level: str = Field(default="INFO", validation_alias=variable("TUNEFLEET_LOG_LEVEL", "LOG_LEVEL"))
     """Log level: `DEBUG`, `INFO`, `WARNING` or `ERROR`."""
+
+    @classmethod
+    def names_of(cls, name: str) -> tuple[str, ...]:
+        """Return all names of a variable; the first one that is set applies."""
+        for field in cls.model_fields.values():
+            alias = field.validation_alias
+            if isinstance(alias, AliasChoices) and name in alias.choices:
+                return tuple(map(str, alias.choices))
+        return (name,)
 
     @property
     def home_dir(self) -> Path:
@@ -138,13 +151,13 @@ class TracingSettings(ProcessSettings):
 class RedisSettings(TracingSettings):
     """Redis transport between server and workers, and log files."""
 
-    redis_url: SecretStr | None = Field(default=None, validation_alias=variable("REDIS_URL"))
+    redis_url: SecretStr | None = Field(default=None, validation_alias=variable("TUNEFLEET_REDIS_URL", "REDIS_URL"))
     """URL of a Redis or Valkey (6.2 or newer) that connects server and workers, such as `redis://localhost:6379/0`. The
     server also accepts HTTP workers; a worker uses Redis instead of HTTP and needs no key."""
     topic: str = Field(
         default="tasks",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
-        validation_alias=variable("TASK_TOPIC"),
+        validation_alias=variable("TUNEFLEET_TASK_TOPIC", "TASK_TOPIC"),
     )
     """Name of the Redis streams of tasks; must be the same on the server and its workers."""
     redis_ca_file: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_REDIS_CA_FILE"))
@@ -155,11 +168,15 @@ class RedisSettings(TracingSettings):
     """Private key of that client certificate."""
     redis_prefix: str = Field(default="", validation_alias=variable("TUNEFLEET_REDIS_PREFIX"))
     """Prefix of every Redis key, for a Redis that is shared with other applications."""
-    log_file: Path | None = Field(default=None, validation_alias=variable("LOG_FILE"))
+    log_file: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_LOG_FILE", "LOG_FILE"))
     """Log file, in addition to standard error; default: `worker.log` in the worker's folder, none for a server."""
-    log_max_bytes: int = Field(default=5 << 20, gt=0, validation_alias=variable("LOG_MAX_BYTES"))
+    log_max_bytes: int = Field(
+        default=5 << 20, gt=0, validation_alias=variable("TUNEFLEET_LOG_MAX_BYTES", "LOG_MAX_BYTES")
+    )
     """Size in bytes at which the log file is rotated."""
-    log_backup_count: int = Field(default=5, ge=1, validation_alias=variable("LOG_BACKUP_COUNT"))
+    log_backup_count: int = Field(
+        default=5, ge=1, validation_alias=variable("TUNEFLEET_LOG_BACKUP_COUNT", "LOG_BACKUP_COUNT")
+    )
     """Number of rotated log files to keep."""
 
     @field_validator("topic")

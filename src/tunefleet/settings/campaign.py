@@ -1,4 +1,4 @@
-"""Settings of campaigns: the variables of the Gradients scheduler under their original names, and a few more."""
+"""Settings of campaigns; the variables of the Gradients scheduler are accepted under their original names, too."""
 
 from __future__ import annotations
 
@@ -14,75 +14,109 @@ class CampaignSettings(ProcessSettings):
     """Settings of campaigns; all optional: the local provider needs no account."""
 
     addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "GRADIENTS_API_URL": ("GRADIENTS_API_KEY",),
+        "TUNEFLEET_GRADIENTS_URL": ("GRADIENTS_API_KEY",),
         "HF_ENDPOINT": ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
-        "S3_COMPATIBLE_ENDPOINT": ("S3_COMPATIBLE_SECRET_KEY",),
-        "RUNPOD_ENDPOINT_ID": ("RUNPOD_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
-        "RUNPOD_ENDPOINT_BASE_URL": ("RUNPOD_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
+        "TUNEFLEET_CAMPAIGN_S3_ENDPOINT": ("TUNEFLEET_CAMPAIGN_S3_SECRET_KEY",),
+        "TUNEFLEET_RUNPOD_ENDPOINT": ("RUNPOD_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
+        "TUNEFLEET_RUNPOD_URL": ("RUNPOD_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"),
     }
 
     gradients_key: SecretStr | None = Field(default=None, validation_alias=variable("GRADIENTS_API_KEY"))
     """API key for Gradients; if set, campaigns without a provider are trained there."""
     gradients_url: str = Field(
-        default="https://api.gradients.io", pattern=r"^https?://[^/]", validation_alias=variable("GRADIENTS_API_URL")
+        default="https://api.gradients.io",
+        pattern=r"^https?://[^/]",
+        validation_alias=variable("TUNEFLEET_GRADIENTS_URL", "GRADIENTS_API_URL"),
     )
     """URL of Gradients, or of a service with the same API."""
     gradients_account: str | None = Field(
-        default=None, pattern=r"^[A-Za-z0-9_-]+$", validation_alias=variable("GRADIENTS_ACCOUNT_ID")
+        default=None,
+        pattern=r"^[A-Za-z0-9_-]+$",
+        validation_alias=variable("TUNEFLEET_GRADIENTS_ACCOUNT", "GRADIENTS_ACCOUNT_ID"),
     )
     """Account of that key; its tasks are searched before a training job is submitted again. Default: taken from the
     first task."""
     gradients_settle_s: float = Field(default=15.0, ge=0, validation_alias=variable("TUNEFLEET_GRADIENTS_SETTLE_S"))
     """Seconds for which a submitted job may still reach Gradients after the process that sent it has died."""
-    check_interval_s: float = Field(default=600.0, gt=0, validation_alias=variable("CHECK_INTERVAL"))
+    check_interval_s: float = Field(
+        default=600.0, gt=0, validation_alias=variable("TUNEFLEET_CAMPAIGN_CHECK_S", "CHECK_INTERVAL")
+    )
     """Seconds between status checks of an external provider's task; tasks on this server are followed live."""
-    hf_username: str | None = Field(default=None, validation_alias=variable("HF_USERNAME"))
+    hf_username: str | None = Field(default=None, validation_alias=variable("TUNEFLEET_HF_USERNAME", "HF_USERNAME"))
     """Hugging Face account under which models are published."""
     hf_token: SecretStr | None = Field(default=None, validation_alias=variable("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"))
     """Token of that account, with write permission."""
     hub_offline: bool = Field(default=False, validation_alias=variable("HF_HUB_OFFLINE"))
     """Hugging Face's offline switch: nothing is fetched from the Hub."""
-    s3_endpoint: str | None = Field(default=None, validation_alias=variable("S3_COMPATIBLE_ENDPOINT"))
+    s3_endpoint: str | None = Field(
+        default=None, validation_alias=variable("TUNEFLEET_CAMPAIGN_S3_ENDPOINT", "S3_COMPATIBLE_ENDPOINT")
+    )
     """S3 endpoint for the chunks of training data; without a scheme, https is used."""
-    s3_access_key: SecretStr | None = Field(default=None, validation_alias=variable("S3_COMPATIBLE_ACCESS_KEY"))
+    s3_access_key: SecretStr | None = Field(
+        default=None, validation_alias=variable("TUNEFLEET_CAMPAIGN_S3_ACCESS_KEY", "S3_COMPATIBLE_ACCESS_KEY")
+    )
     """Access key for that endpoint."""
-    s3_secret_key: SecretStr | None = Field(default=None, validation_alias=variable("S3_COMPATIBLE_SECRET_KEY"))
+    s3_secret_key: SecretStr | None = Field(
+        default=None, validation_alias=variable("TUNEFLEET_CAMPAIGN_S3_SECRET_KEY", "S3_COMPATIBLE_SECRET_KEY")
+    )
     """Secret of that access key."""
-    s3_bucket: str | None = Field(default=None, validation_alias=variable("S3_BUCKET_NAME"))
+    s3_bucket: str | None = Field(
+        default=None, validation_alias=variable("TUNEFLEET_CAMPAIGN_S3_BUCKET", "S3_BUCKET_NAME")
+    )
     """Bucket for the chunks."""
-    use_cpu: bool = Field(default=False, validation_alias=variable("USE_CPU_FOR_MODELS"))
+    use_cpu: bool = Field(default=False, validation_alias=variable("TUNEFLEET_CAMPAIGN_CPU", "USE_CPU_FOR_MODELS"))
     """Merge models and replace tokenizers on the CPU, even if there is a GPU."""
-    use_runpod: bool = Field(default=False, validation_alias=variable("USE_RUNPOD_FOR_MERGE"))
+    use_runpod: bool = Field(default=False, validation_alias=variable("TUNEFLEET_RUNPOD", "USE_RUNPOD_FOR_MERGE"))
     """Merge on RunPod serverless."""
     runpod_key: SecretStr | None = Field(default=None, validation_alias=variable("RUNPOD_API_KEY"))
     """API key for RunPod."""
-    runpod_endpoint: str | None = Field(default=None, validation_alias=variable("RUNPOD_ENDPOINT_ID"))
+    runpod_endpoint: str | None = Field(
+        default=None, validation_alias=variable("TUNEFLEET_RUNPOD_ENDPOINT", "RUNPOD_ENDPOINT_ID")
+    )
     """Serverless endpoint that runs the merges."""
     runpod_url: str = Field(
         default="https://api.runpod.ai/v2",
         pattern=r"^https?://[^/]",
-        validation_alias=variable("RUNPOD_ENDPOINT_BASE_URL"),
+        validation_alias=variable("TUNEFLEET_RUNPOD_URL", "RUNPOD_ENDPOINT_BASE_URL"),
     )
     """URL of RunPod, or of a service with the same API."""
-    runpod_timeout_s: float = Field(default=10_000.0, gt=0, validation_alias=variable("RUNPOD_TIMEOUT"))
+    runpod_timeout_s: float = Field(
+        default=10_000.0, gt=0, validation_alias=variable("TUNEFLEET_RUNPOD_TIMEOUT_S", "RUNPOD_TIMEOUT")
+    )
     """Timeout of one merge on RunPod, in seconds."""
-    runpod_max_retries: int = Field(default=3, ge=0, validation_alias=variable("RUNPOD_MAX_RETRIES"))
+    runpod_max_retries: int = Field(
+        default=3, ge=0, validation_alias=variable("TUNEFLEET_RUNPOD_MAX_RETRIES", "RUNPOD_MAX_RETRIES")
+    )
     """Maximum retries of a merge that failed on RunPod."""
-    runpod_send_token: bool = Field(default=True, validation_alias=variable("RUNPOD_SEND_HF_TOKEN"))
+    runpod_send_token: bool = Field(
+        default=True, validation_alias=variable("TUNEFLEET_RUNPOD_SEND_TOKEN", "RUNPOD_SEND_HF_TOKEN")
+    )
     """Send `HF_TOKEN` in the job's input, as the scheduler's own handler expects; not needed if the endpoint sets that
     variable."""
-    runpod_poll_s: float = Field(default=600.0, gt=0, validation_alias=variable("RUNPOD_POLL_INTERVAL"))
+    runpod_poll_s: float = Field(
+        default=600.0, gt=0, validation_alias=variable("TUNEFLEET_RUNPOD_POLL_S", "RUNPOD_POLL_INTERVAL")
+    )
     """Maximum seconds between status checks of a merge on RunPod."""
-    min_hours: float = Field(default=0.0, ge=0, validation_alias=variable("MIN_HOURS_BETWEEN_RUNS"))
+    min_hours: float = Field(
+        default=0.0, ge=0, validation_alias=variable("TUNEFLEET_CAMPAIGN_MIN_HOURS", "MIN_HOURS_BETWEEN_RUNS")
+    )
     """Minimum hours from the end of a run to the start of the next, for campaigns without `run_intervals`."""
     max_hours: float = Field(
-        default=0.0, ge=0, validate_default=True, validation_alias=variable("MAX_HOURS_BETWEEN_RUNS")
+        default=0.0,
+        ge=0,
+        validate_default=True,
+        validation_alias=variable("TUNEFLEET_CAMPAIGN_MAX_HOURS", "MAX_HOURS_BETWEEN_RUNS"),
     )
     """Maximum hours, added to the days."""
-    min_days: float = Field(default=0.0, ge=0, validation_alias=variable("MIN_DAYS_BETWEEN_RUNS"))
+    min_days: float = Field(
+        default=0.0, ge=0, validation_alias=variable("TUNEFLEET_CAMPAIGN_MIN_DAYS", "MIN_DAYS_BETWEEN_RUNS")
+    )
     """Minimum days, added to the hours."""
     max_days: float = Field(
-        default=0.0, ge=0, validate_default=True, validation_alias=variable("MAX_DAYS_BETWEEN_RUNS")
+        default=0.0,
+        ge=0,
+        validate_default=True,
+        validation_alias=variable("TUNEFLEET_CAMPAIGN_MAX_DAYS", "MAX_DAYS_BETWEEN_RUNS"),
     )
     """Maximum days, added to the hours."""
 
@@ -92,8 +126,10 @@ class CampaignSettings(ProcessSettings):
         unit = (info.field_name or "").removeprefix("max_")
         least = info.data.get(f"min_{unit}", 0.0)
         if value < least:
-            end = f"{unit.upper()}_BETWEEN_RUNS"
-            raise ValueError(f"MAX_{end} is {value:g}, less than MIN_{end}, which is {least:g}")
+            own = "TUNEFLEET_CAMPAIGN"
+            raise ValueError(
+                f"{own}_MAX_{unit.upper()} is {value:g}, less than {own}_MIN_{unit.upper()}, which is {least:g}"
+            )
         return value
 
 

@@ -45,7 +45,7 @@ class ClusterSettings(NodeSettings):
     ray_python: str = Field(default="python", min_length=1, validation_alias=variable("TUNEFLEET_RAY_PYTHON"))
     """Python interpreter on the Ray cluster, as its head node finds it; Tunefleet must be installed in it."""
     nodes_url: str | None = Field(default=None, pattern=_WEB, validation_alias=variable("TUNEFLEET_NODES_URL"))
-    """URL of the server as seen from the nodes; default: `PUBLIC_BASE_URL`, or the address that it listens on."""
+    """URL of the server as seen from the nodes; default: `TUNEFLEET_PUBLIC_URL`, or the address that it listens on."""
     nodes_command: str = Field(default="tunefleet", validation_alias=variable("TUNEFLEET_NODES_COMMAND"))
     """Command that runs Tunefleet on the nodes, such as `/shared/venv/bin/tunefleet`."""
     nodes_jobs: int = Field(default=100, ge=1, validation_alias=variable("TUNEFLEET_NODES_JOBS"))

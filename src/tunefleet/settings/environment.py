@@ -22,8 +22,11 @@ SECRET_PREFIX: Final = "TUNEFLEET_SECRET_"
 # Folder with one file per secret, named like the secret.
 SECRETS_DIR: Final = "TUNEFLEET_SECRETS_DIR"
 # Keys of our own processes, and addresses that may contain a password: children inherit none of them.
-_KEYS: Final = ("TUNEFLEET_KEY", "TUNEFLEET_WORKER_KEY", "ORCHESTRATOR_TOKEN", "AGENT_KEY", "NEBULA_API_TOKEN")
-_ADDRESSES: Final = ("REDIS_URL", "TUNEFLEET_DATABASE_URL", "TUNEFLEET_SMTP_URL")
+_KEYS: Final = (
+    "TUNEFLEET_KEY", "TUNEFLEET_WORKER_KEY", "TUNEFLEET_SHARED_TOKEN", "ORCHESTRATOR_TOKEN", "TUNEFLEET_AGENT_KEY",
+    "AGENT_KEY", "TUNEFLEET_API_TASK_TOKEN", "NEBULA_API_TOKEN",
+)  # fmt: skip
+_ADDRESSES: Final = ("TUNEFLEET_REDIS_URL", "REDIS_URL", "TUNEFLEET_DATABASE_URL", "TUNEFLEET_SMTP_URL")
 # Suffixes of names of credentials, such as `HF_TOKEN`, `WANDB_API_KEY` or `PGPASSWORD`.
 _CREDENTIALS: Final = re.compile(
     r"(TOKEN|KEY|SECRET|PASSWORD|PASSWD|PASSFILE|CREDENTIALS?|_PAT|_DSN|_AUTH|AUTH_SOCK)$", re.I
@@ -94,7 +97,12 @@ def variables_for(library: str, prefixes: Sequence[str]) -> dict[str, str]:
 
 def is_set(name: str) -> bool:
     """Whether a variable is set in the environment itself and is not empty."""
-    return bool(os.environ.get(name))
+    return value_of(name) is not None
+
+
+def value_of(name: str) -> str | None:
+    """Return a variable of the environment itself; `None` if it is not set or empty."""
+    return os.environ.get(name) or None
 
 
 def first_set(names: Sequence[str]) -> str | None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from dotenv import dotenv_values
-from pydantic import ValidationError
+from pydantic import AliasChoices, ValidationError
 
 from tunefleet.errors import MachineError
 from tunefleet.settings.agent import AgentSettings
 from tunefleet.settings.base import ProcessSettings
-from tunefleet.settings.environment import DOTENV, dotenv, dotenv_is_read, first_set, is_set
+from tunefleet.settings.environment import DOTENV, dotenv, dotenv_is_read, first_set, is_set, value_of
 from tunefleet.settings.worker import WorkerSettings
 from tunefleet.validation_errors import summary
 
@@ -22,6 +22,8 @@ ALLOW_CODE: Final = "TUNEFLEET_ALLOW_CODE"
 S = TypeVar("S", bound=ProcessSettings)
 _FILES: Final = "_env_file"
 _MAX_SHOWN: Final = 10
+# Settings are loaded several times in a process, and each difference is reported once.
+_REPORTED: Final[set[str]] = set()
 
 
 def load(cls: type[S], **overrides: Any) -> S:
@@ -44,12 +46,32 @@ def load(cls: type[S], **overrides: Any) -> S:
         given["allow_code"] = file
     if DOTENV in (files if isinstance(files, tuple) else (files,)):
         _refuse_unsafe_dotenv(cls, dotenv())
+    _report_differing(cls)
     try:
         return cls(**given)
     except ValidationError as error:
+        details = [{**each, "loc": (_set_name(cls, each["loc"]),)} for each in error.errors(include_url=False)]
         raise MachineError(
-            f"Invalid setting: {summary(error, most=_MAX_SHOWN)}.", hint="Fix the variable or the option."
+            f"Invalid setting: {summary(details, most=_MAX_SHOWN)}.", hint="Fix the variable or the option."
         ) from None
+
+
+def _report_differing(cls: type[ProcessSettings]) -> None:
+    """Log a warning, once, for each setting that the environment gives two different values under two names."""
+    for field in cls.model_fields.values():
+        alias = field.validation_alias
+        names = [str(name) for name in alias.choices if is_set(str(name))] if isinstance(alias, AliasChoices) else []
+        if len({value_of(name) for name in names}) > 1 and names[0] not in _REPORTED:
+            _REPORTED.add(names[0])
+            logger.warning("%s and %s are set to different values: %s applies.", *names[:2], names[0])
+
+
+def _set_name(cls: type[ProcessSettings], location: tuple[int | str, ...]) -> str:
+    """Return the name under which an invalid setting was given."""
+    first, *rest = map(str, location)
+    name = next((name for name in cls.names_of(first) if is_set(name)), None)
+    name = name or next((name for name in cls.names_of(first) if dotenv().get(name)), first)
+    return ".".join([name, *rest])
 
 
 def _refuse_unsafe_dotenv(cls: type[ProcessSettings], values: Mapping[str, str | None]) -> None:
@@ -64,16 +86,18 @@ def _refuse_unsafe_dotenv(cls: type[ProcessSettings], values: Mapping[str, str |
         raise MachineError(
             f"{referring} in .env refers to another variable, which is not expanded.", hint="Write the value itself."
         )
-    run = next((name for name in cls.programs if values.get(name) and not is_set(name)), None)
+    run = next((name for name in cls.programs if values.get(name) and first_set(cls.names_of(name)) is None), None)
     if run is not None:
         raise MachineError(f"{run} in .env names a program to run.", hint=f"Set {run} in the environment.")
     # Each class of the hierarchy declares the addresses of its own fields only.
     pairs = [pair for base in cls.__mro__ for pair in base.__dict__.get("addresses", {}).items()]
     for address, secrets in pairs:
-        taken = first_set(secrets) if values.get(address) and not is_set(address) else None
+        names = cls.names_of(address)
+        given = next((name for name in names if values.get(name)), None) if first_set(names) is None else None
+        taken = first_set([name for secret in secrets for name in cls.names_of(secret)]) if given else None
         if taken is not None:
             raise MachineError(
-                f"{address} is set in .env, but {taken}, which would be sent there, is set in the environment.",
+                f"{given} is set in .env, but {taken}, which would be sent there, is set in the environment.",
                 hint="Set both in the same place.",
             )
 
@@ -130,4 +154,10 @@ def load_worker(**overrides: Any) -> WorkerSettings:
     if plain.key is not None or plain.redis_url is not None or not file.is_file() or _is_placed_by_dotenv(file):
         return plain
     joined = load(WorkerSettings, _env_file=(file, DOTENV), **overrides)
-    return joined if joined.server_url == dotenv_values(file).get("ORCHESTRATOR_BASE_URL") else plain
+    return joined if joined.server_url == saved_server(file) else plain
+
+
+def saved_server(file: Path) -> str | None:
+    """Return the server in the settings file that `tunefleet join` saved."""
+    saved = dotenv_values(file)
+    return next((saved[name] for name in WorkerSettings.names_of("TUNEFLEET_SERVER_URL") if saved.get(name)), None)

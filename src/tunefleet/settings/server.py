@@ -33,7 +33,9 @@ class ServerSettings(RedisSettings, TlsSettings, ClusterSettings):
         default=8000, ge=0, le=65535, validation_alias=variable("TUNEFLEET_PORT", "HOST_APP_PORT", "PORT")
     )
     """Port to listen on; 0 selects a free one."""
-    shared_token: SecretStr | None = Field(default=None, validation_alias=variable("ORCHESTRATOR_TOKEN"))
+    shared_token: SecretStr | None = Field(
+        default=None, validation_alias=variable("TUNEFLEET_SHARED_TOKEN", "ORCHESTRATOR_TOKEN")
+    )
     """Shared secret that is valid as an admin key while it is set, for clients that share one token; all other keys
     remain valid."""
     artifacts: str | None = Field(default=None, pattern=_PLACE, validation_alias=variable("TUNEFLEET_ARTIFACTS"))
@@ -98,50 +100,84 @@ class ServerSettings(RedisSettings, TlsSettings, ClusterSettings):
     max_upload_bytes: int = Field(default=1 << 40, gt=0, validation_alias=variable("TUNEFLEET_MAX_UPLOAD_BYTES"))
     """Limit in bytes for one uploaded file."""
     worker_selection: Literal["best_fit", "first_fit", "min_satisfying"] = Field(
-        default="best_fit", validation_alias=variable("ORCHESTRATOR_WORKER_SELECTION")
+        default="best_fit", validation_alias=variable("TUNEFLEET_WORKER_SELECTION", "ORCHESTRATOR_WORKER_SELECTION")
     )
     """Which of the eligible workers gets a task: `best_fit` weighs throughput against cost, `first_fit` takes the
     largest, `min_satisfying` the smallest."""
-    lambda_inference: float = Field(default=0.4, ge=0, le=1, validation_alias=variable("SCHEDULER_LAMBDA_INFERENCE"))
+    lambda_inference: float = Field(
+        default=0.4, ge=0, le=1, validation_alias=variable("TUNEFLEET_LAMBDA_INFERENCE", "SCHEDULER_LAMBDA_INFERENCE")
+    )
     """Weight of throughput for inference with `best_fit`, from 0 to 1; cost has the remaining weight."""
-    lambda_training: float = Field(default=0.8, ge=0, le=1, validation_alias=variable("SCHEDULER_LAMBDA_TRAINING"))
+    lambda_training: float = Field(
+        default=0.8, ge=0, le=1, validation_alias=variable("TUNEFLEET_LAMBDA_TRAINING", "SCHEDULER_LAMBDA_TRAINING")
+    )
     """Weight of throughput for training tasks."""
-    lambda_other: float = Field(default=0.5, ge=0, le=1, validation_alias=variable("SCHEDULER_LAMBDA_OTHER"))
+    lambda_other: float = Field(
+        default=0.5, ge=0, le=1, validation_alias=variable("TUNEFLEET_LAMBDA_OTHER", "SCHEDULER_LAMBDA_OTHER")
+    )
     """Weight of throughput for all other task types."""
-    selection_jitter: float = Field(default=1e-3, ge=0, validation_alias=variable("SCHEDULER_SELECTION_JITTER"))
+    selection_jitter: float = Field(
+        default=1e-3, ge=0, validation_alias=variable("TUNEFLEET_SELECTION_JITTER", "SCHEDULER_SELECTION_JITTER")
+    )
     """Maximum random offset of a `best_fit` score, up or down, which spreads tasks over equal workers."""
-    context_reuse: bool = Field(default=True, validation_alias=variable("ENABLE_CONTEXT_REUSE"))
+    context_reuse: bool = Field(
+        default=True, validation_alias=variable("TUNEFLEET_CONTEXT_REUSE", "ENABLE_CONTEXT_REUSE")
+    )
     """Prefer workers that have the task's model and datasets in their cache."""
-    cache_ttl_s: float = Field(default=3600.0, ge=0, validation_alias=variable("WORKER_CACHE_TTL_SEC"))
+    cache_ttl_s: float = Field(
+        default=3600.0, ge=0, validation_alias=variable("TUNEFLEET_CACHE_TTL_S", "WORKER_CACHE_TTL_SEC")
+    )
     """Seconds for which a worker is assumed to have a model or dataset that a task used, unless it reports its
     cache."""
-    stickiness: bool = Field(default=False, validation_alias=variable("ENABLE_STAGE_WEIGHT_STICKINESS"))
+    stickiness: bool = Field(
+        default=False, validation_alias=variable("TUNEFLEET_STICKINESS", "ENABLE_STAGE_WEIGHT_STICKINESS")
+    )
     """Prefer the worker that has the files of an earlier stage; a training task waits a short time for it."""
-    dispatch_mode: str = Field(default="adaptive", validation_alias=variable("ORCHESTRATOR_DISPATCH_MODE"))
+    dispatch_mode: str = Field(
+        default="adaptive", validation_alias=variable("TUNEFLEET_DISPATCH_MODE", "ORCHESTRATOR_DISPATCH_MODE")
+    )
     """Dispatch mode; only `adaptive` is supported."""
-    merge: bool = Field(default=True, validation_alias=variable("ENABLE_TASK_MERGE"))
+    merge: bool = Field(default=True, validation_alias=variable("TUNEFLEET_TASK_MERGE", "ENABLE_TASK_MERGE"))
     """Coalesce equal queued tasks of one owner into one run, if the worker's executor supports it."""
-    merge_largest: int = Field(default=4, ge=1, validation_alias=variable("TASK_MERGE_MAX_BATCH_SIZE"))
+    merge_largest: int = Field(
+        default=4, ge=1, validation_alias=variable("TUNEFLEET_TASK_MERGE_MAX", "TASK_MERGE_MAX_BATCH_SIZE")
+    )
     """Maximum number of tasks in one coalesced run, including the first."""
-    elastic: bool = Field(default=True, validation_alias=variable("ENABLE_ELASTIC_SCALING"))
+    elastic: bool = Field(default=True, validation_alias=variable("TUNEFLEET_ELASTIC", "ENABLE_ELASTIC_SCALING"))
     """Set idle workers to standby while the queue is short, and reactivate them when it grows. A worker on standby
     finishes its tasks and gets no new ones. The only worker that can run a queued task is never set to standby."""
-    elastic_idle_s: float = Field(default=60.0, ge=0, validation_alias=variable("ELASTIC_AUTO_DISABLE_IDLE_SEC"))
+    elastic_idle_s: float = Field(
+        default=60.0, ge=0, validation_alias=variable("TUNEFLEET_ELASTIC_IDLE_S", "ELASTIC_AUTO_DISABLE_IDLE_SEC")
+    )
     """Seconds for which a worker must be idle before it is set to standby."""
-    elastic_enable_queue: int = Field(default=0, ge=0, validation_alias=variable("ELASTIC_AUTO_ENABLE_QUEUE_THRESHOLD"))
+    elastic_enable_queue: int = Field(
+        default=0,
+        ge=0,
+        validation_alias=variable("TUNEFLEET_ELASTIC_ENABLE_QUEUE", "ELASTIC_AUTO_ENABLE_QUEUE_THRESHOLD"),
+    )
     """Queued tasks from which workers on standby are reactivated; with 0, one task is enough."""
-    elastic_disable_queue: int = Field(default=0, ge=0, validation_alias=variable("ELASTIC_AUTO_DISABLE_QUEUE_MAX"))
+    elastic_disable_queue: int = Field(
+        default=0, ge=0, validation_alias=variable("TUNEFLEET_ELASTIC_DISABLE_QUEUE", "ELASTIC_AUTO_DISABLE_QUEUE_MAX")
+    )
     """With more queued tasks than this, no worker is set to standby."""
-    elastic_poll_s: float = Field(default=30.0, gt=0, validation_alias=variable("ELASTIC_AUTO_POLL_INTERVAL_SEC"))
+    elastic_poll_s: float = Field(
+        default=30.0, gt=0, validation_alias=variable("TUNEFLEET_ELASTIC_POLL_S", "ELASTIC_AUTO_POLL_INTERVAL_SEC")
+    )
     """Seconds between checks for workers to set to standby."""
     elastic_cooldown_s: float | None = Field(
-        default=None, ge=0, validation_alias=variable("ELASTIC_AUTO_TOGGLE_COOLDOWN_SEC")
+        default=None,
+        ge=0,
+        validation_alias=variable("TUNEFLEET_ELASTIC_COOLDOWN_S", "ELASTIC_AUTO_TOGGLE_COOLDOWN_SEC"),
     )
     """Seconds for which a reactivated worker stays active; a queued task reactivates a worker immediately. Default:
     twice the check interval, at least 60 s."""
-    elastic_min_active: int = Field(default=1, ge=0, validation_alias=variable("ELASTIC_AUTO_MIN_ACTIVE_WORKERS"))
+    elastic_min_active: int = Field(
+        default=1, ge=0, validation_alias=variable("TUNEFLEET_ELASTIC_MIN_ACTIVE", "ELASTIC_AUTO_MIN_ACTIVE_WORKERS")
+    )
     """Minimum number of active workers; at least one."""
-    elastic_enable_many: bool = Field(default=True, validation_alias=variable("ELASTIC_AUTO_ENABLE_MULTI_WORKERS"))
+    elastic_enable_many: bool = Field(
+        default=True, validation_alias=variable("TUNEFLEET_ELASTIC_ENABLE_SEVERAL", "ELASTIC_AUTO_ENABLE_MULTI_WORKERS")
+    )
     """Reactivate several workers at a time, as many as the queue needs."""
     share_half_life_s: float = Field(default=6 * 3600.0, gt=0, validation_alias=variable("TUNEFLEET_SHARE_HALF_LIFE_S"))
     """Half-life, in seconds, of a project's past usage in the fair-share calculation."""
@@ -164,7 +200,9 @@ class ServerSettings(RedisSettings, TlsSettings, ClusterSettings):
     metrics: Literal["key", "open", "off"] = Field(default="key", validation_alias=variable("TUNEFLEET_METRICS"))
     """Access to the Prometheus metrics (`GET /metrics`): `key`: any key with read permission; `open`: everyone who can
     reach the server; `off`: no access, and metrics are not collected."""
-    public_base_url: str | None = Field(default=None, validation_alias=variable("PUBLIC_BASE_URL"))
+    public_base_url: str | None = Field(
+        default=None, validation_alias=variable("TUNEFLEET_PUBLIC_URL", "PUBLIC_BASE_URL")
+    )
     """Public URL of the server, used in the links that it generates."""
     trusted_proxies: CommaList = Field(default=("127.0.0.1",), validation_alias=variable("TUNEFLEET_TRUSTED_PROXIES"))
     """Comma-separated addresses and networks of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` headers are

@@ -68,29 +68,39 @@ class TransferSettings(ProcessSettings):
     """Transfer of files to and from a worker."""
 
     bandwidth_bytes_per_s: float | None = Field(
-        default=None, gt=0, validation_alias=variable("WORKER_NETWORK_BANDWIDTH_BYTES_PER_SEC")
+        default=None,
+        gt=0,
+        validation_alias=variable("TUNEFLEET_BANDWIDTH_BYTES_PER_S", "WORKER_NETWORK_BANDWIDTH_BYTES_PER_SEC"),
     )
     """Bandwidth limit, in bytes per second, for all uploads and downloads together; default: unlimited."""
     url_allow: CommaList = Field(default=(), validation_alias=variable("TUNEFLEET_URL_ALLOW"))
     """Comma-separated hosts and networks in private ranges that URLs in a workflow file may point to."""
     shared_dirs: CommaList = Field(default=(), validation_alias=variable("TUNEFLEET_SHARED_DIRS"))
-    """Folders besides `RESULTS_DIR`, such as a mount, that workflows may read and write by absolute path."""
+    """Folders besides `TUNEFLEET_RESULTS_DIR`, such as a mount, that workflows may read and write by absolute path."""
     delivery_patience_s: float = Field(
         default=86_400.0, gt=0, validation_alias=variable("TUNEFLEET_DELIVERY_PATIENCE_S")
     )
     """Seconds for which a delivery to a URL of the workflow is retried before its task fails; only the delivery
     repeats."""
-    archive_pigz: bool = Field(default=True, validation_alias=variable("MODEL_ARCHIVE_USE_PIGZ"))
+    archive_pigz: bool = Field(
+        default=True, validation_alias=variable("TUNEFLEET_ARCHIVE_PIGZ", "MODEL_ARCHIVE_USE_PIGZ")
+    )
     """Compress archives with `pigz`, on several cores, if it is installed."""
-    archive_pigz_bin: str = Field(default="pigz", validation_alias=variable("MODEL_ARCHIVE_PIGZ_BIN"))
+    archive_pigz_bin: str = Field(
+        default="pigz", validation_alias=variable("TUNEFLEET_ARCHIVE_PIGZ_BIN", "MODEL_ARCHIVE_PIGZ_BIN")
+    )
     """Name or path of `pigz`."""
     archive_pigz_threads: int | None = Field(
-        default=None, ge=1, validation_alias=variable("MODEL_ARCHIVE_PIGZ_THREADS")
+        default=None, ge=1, validation_alias=variable("TUNEFLEET_ARCHIVE_PIGZ_THREADS", "MODEL_ARCHIVE_PIGZ_THREADS")
     )
     """Threads of `pigz`; default: all cores."""
-    archive_level: int | None = Field(default=None, validation_alias=variable("MODEL_ARCHIVE_COMPRESSION_LEVEL"))
+    archive_level: int | None = Field(
+        default=None, validation_alias=variable("TUNEFLEET_ARCHIVE_LEVEL", "MODEL_ARCHIVE_COMPRESSION_LEVEL")
+    )
     """Compression level, from 0 (none) to 9; default: the fastest level, since weights hardly compress."""
-    cleanup_after_upload: bool = Field(default=False, validation_alias=variable("MODEL_CLEANUP_AFTER_UPLOAD"))
+    cleanup_after_upload: bool = Field(
+        default=False, validation_alias=variable("TUNEFLEET_CLEANUP_AFTER_UPLOAD", "MODEL_CLEANUP_AFTER_UPLOAD")
+    )
     """Delete trained models, their archives and checkpoints from the worker once the server has the delivered files."""
 
     @field_validator("archive_level")
@@ -102,9 +112,13 @@ class TransferSettings(ProcessSettings):
 class ApiSettings(ProcessSettings):
     """Default service of `api` tasks."""
 
-    nebula_api_base_url: str | None = Field(default=None, validation_alias=variable("NEBULA_API_BASE_URL"))
+    nebula_api_base_url: str | None = Field(
+        default=None, validation_alias=variable("TUNEFLEET_API_TASK_URL", "NEBULA_API_BASE_URL")
+    )
     """Base URL for `api` tasks without a URL; requests go to `/v1/chat/completions` below it."""
-    nebula_api_token: SecretStr | None = Field(default=None, validation_alias=variable("NEBULA_API_TOKEN"))
+    nebula_api_token: SecretStr | None = Field(
+        default=None, validation_alias=variable("TUNEFLEET_API_TASK_TOKEN", "NEBULA_API_TOKEN")
+    )
     """Token for that service only; an `Authorization` header of the task takes precedence."""
 
 
@@ -122,20 +136,24 @@ class WorkerSettings(
 
     addresses: ClassVar[Mapping[str, tuple[str, ...]]] = {
         # The server that assigns a worker's tasks can read every secret that they refer to.
-        "ORCHESTRATOR_BASE_URL": ("TUNEFLEET_WORKER_KEY", "ORCHESTRATOR_TOKEN", SECRET_PREFIX, SECRETS_DIR),
-        "REDIS_URL": (SECRET_PREFIX, SECRETS_DIR),
-        "NEBULA_API_BASE_URL": ("NEBULA_API_TOKEN",),
+        "TUNEFLEET_SERVER_URL": ("TUNEFLEET_WORKER_KEY", "ORCHESTRATOR_TOKEN", SECRET_PREFIX, SECRETS_DIR),
+        "TUNEFLEET_REDIS_URL": (SECRET_PREFIX, SECRETS_DIR),
+        "TUNEFLEET_API_TASK_URL": ("TUNEFLEET_API_TASK_TOKEN",),
     }
 
-    server_url: str = Field(default="http://127.0.0.1:8000", validation_alias=variable("ORCHESTRATOR_BASE_URL"))
+    server_url: str = Field(
+        default="http://127.0.0.1:8000", validation_alias=variable("TUNEFLEET_SERVER_URL", "ORCHESTRATOR_BASE_URL")
+    )
     """URL of the server that assigns tasks to the worker."""
     key: SecretStr | None = Field(default=None, validation_alias=variable("TUNEFLEET_WORKER_KEY", "ORCHESTRATOR_TOKEN"))
-    """The worker's API key (role `worker`); not needed with `REDIS_URL`."""
-    results_dir: Path = Field(default=Path("./results_workers"), validation_alias=variable("RESULTS_DIR"))
+    """The worker's API key (role `worker`); not needed with `TUNEFLEET_REDIS_URL`."""
+    results_dir: Path = Field(
+        default=Path("./results_workers"), validation_alias=variable("TUNEFLEET_RESULTS_DIR", "RESULTS_DIR")
+    )
     """The worker's folder: its identity, and one subfolder per task."""
-    worker_id: str | None = Field(default=None, validation_alias=variable("WORKER_ID"))
+    worker_id: str | None = Field(default=None, validation_alias=variable("TUNEFLEET_WORKER_ID", "WORKER_ID"))
     """The worker's name; default: generated once and stored in the results folder."""
-    tags: CommaList = Field(default=(), validation_alias=variable("WORKER_TAGS"))
+    tags: CommaList = Field(default=(), validation_alias=variable("TUNEFLEET_WORKER_TAGS", "WORKER_TAGS"))
     """Comma-separated tags that a task may require. A worker with a tag that begins with `only:` runs only tasks that
     require that tag."""
     nodes_job: str | None = Field(default=None, validation_alias=variable("TUNEFLEET_NODES_JOB"))
@@ -154,9 +172,13 @@ class WorkerSettings(
     port."""
     gang_join_s: float = Field(default=300.0, gt=0, validation_alias=variable("TUNEFLEET_GANG_JOIN_S"))
     """Seconds for which the nodes of a multi-node training wait for each other at the start."""
-    heartbeat_interval_s: float = Field(default=30.0, gt=0, validation_alias=variable("HEARTBEAT_INTERVAL_SEC"))
+    heartbeat_interval_s: float = Field(
+        default=30.0, gt=0, validation_alias=variable("TUNEFLEET_HEARTBEAT_INTERVAL_S", "HEARTBEAT_INTERVAL_SEC")
+    )
     """Seconds between load reports; the worker's lease does not depend on them."""
-    cost_per_hour: float = Field(default=1.0, ge=0, validation_alias=variable("WORKER_COST_PER_HOUR"))
+    cost_per_hour: float = Field(
+        default=1.0, ge=0, validation_alias=variable("TUNEFLEET_COST_PER_HOUR", "WORKER_COST_PER_HOUR")
+    )
     """Cost of this worker per hour, in any currency; the scheduler weighs it against throughput."""
     job_slots: int = Field(default=1, ge=0, validation_alias=variable("TUNEFLEET_JOB_SLOTS"))
     """Maximum number of jobs that run at the same time; 0 accepts no training tasks."""

@@ -155,7 +155,9 @@ class Crowd:
         if self._threads is None:
             return AsyncHttpLink(connection.url, connection.key, traffic=self._traffic)
         if connection.redis_url is None:
-            raise MachineError("The Redis transport needs REDIS_URL.", hint="Set REDIS_URL, as for a worker.")
+            raise MachineError(
+                "The Redis transport needs TUNEFLEET_REDIS_URL.", hint="Set TUNEFLEET_REDIS_URL, as for a worker."
+            )
         keys = Keys(connection.topic, connection.redis_prefix)
         beat_s = self._share.plan.load_every_s
         link = RedisLink(connection.redis_url, keys, server_url=connection.url, heartbeat_interval_s=beat_s)

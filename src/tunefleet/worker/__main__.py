@@ -41,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def log_to_stderr(level: str, form: LogFormat = "text") -> None:
     """Send the log to standard error."""
     if level.upper() not in logging.getLevelNamesMapping():
-        raise MachineError(f"LOG_LEVEL={level!r} is not a log level.", hint="Use DEBUG, INFO, WARNING or ERROR.")
+        raise MachineError(
+            f"TUNEFLEET_LOG_LEVEL={level!r} is not a log level.", hint="Use DEBUG, INFO, WARNING or ERROR."
+        )
     handler = logging.StreamHandler()
     handler.setFormatter(formatter(form))
     logging.basicConfig(level=level.upper(), handlers=[handler])

@@ -148,7 +148,7 @@ def _with_address(settings: WorkerSettings, pause: Callable[[float], bool]) -> W
             logger.info("Using server address %s from Redis.", url)
             return settings.model_copy(update={"server_url": url})
         if silent % _SAY_EVERY == 0:
-            logger.warning("Waiting for the server's address. %s Or set ORCHESTRATOR_BASE_URL.", why)
+            logger.warning("Waiting for the server's address. %s Or set TUNEFLEET_SERVER_URL.", why)
         silent += 1
         if not pause(_ASK_S):
             return None
@@ -160,7 +160,7 @@ def _require_key(settings: WorkerSettings) -> None:
             "The worker has no key.",
             hint="Join a server with `tunefleet join URL TOKEN`; `tunefleet workers invite` there prints the command. "
             "Or set TUNEFLEET_WORKER_KEY to a key with the role worker. "
-            "A worker that connects through Redis (REDIS_URL) needs no key.",
+            "A worker that connects through Redis (TUNEFLEET_REDIS_URL) needs no key.",
         )
 
 
@@ -258,7 +258,7 @@ def _reach(settings: WorkerSettings) -> Callable[[], str | None]:
         if answers(settings.server_url):
             return None
         why = f"the server does not answer at {settings.server_url}, from where files of tasks are fetched"
-        return f"{why}; set ORCHESTRATOR_BASE_URL on the worker"
+        return f"{why}; set TUNEFLEET_SERVER_URL on the worker"
 
     return look
 
@@ -385,7 +385,7 @@ def kept(settings: WorkerSettings, results_dir: Path) -> Iterator[None]:
         )
     except OSError as error:
         raise MachineError(
-            f"Cannot write the log {path}: {error.strerror or error}.", hint="Fix LOG_FILE or its folder."
+            f"Cannot write the log {path}: {error.strerror or error}.", hint="Fix TUNEFLEET_LOG_FILE or its folder."
         ) from error
     handler.setFormatter(formatter(settings.log_format))
     root = logging.getLogger()

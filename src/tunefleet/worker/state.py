@@ -141,7 +141,8 @@ class StateFolder:
         """
         if wanted is not None and not _ID.fullmatch(wanted):
             raise MachineError(
-                f"WORKER_ID={wanted!r} is not a valid ID.", hint="Use at most 64 letters, digits, '.', '_' and '-'."
+                f"TUNEFLEET_WORKER_ID={wanted!r} is not a valid ID.",
+                hint="Use at most 64 letters, digits, '.', '_' and '-'.",
             )
         host = re.sub(r"[^A-Za-z0-9-]+", "-", socket.gethostname()).strip("-") or "worker"
         return self._once("worker_id", wanted or f"{host[:40]}-{secrets.token_hex(3)}", replace=wanted is not None)

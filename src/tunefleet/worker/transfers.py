@@ -71,7 +71,7 @@ class Transfers:
         return self.folders[0].resolve() if self.folders else None
 
     def _within(self, path: Path) -> Path | None:
-        """Return the innermost of the folders that contain a path: RESULTS_DIR may be inside a shared folder."""
+        """Return the innermost of the folders that contain a path: the results folder may be inside a shared folder."""
         around = [folder for each in self.folders if path.is_relative_to(folder := each.resolve())]
         return max(around, key=lambda folder: len(folder.parts), default=None)
 
@@ -83,7 +83,7 @@ class Transfers:
         if folder is None or any(name.startswith(".") for name in names):
             raise _OutOfBounds
         ways = [folder.joinpath(*names[:depth]) for depth in range(1, len(names) + 1)]
-        # Results that a destination copied into a folder of RESULTS_DIR are in a folder named by the task id.
+        # Results that a destination copied into a folder of TUNEFLEET_RESULTS_DIR are in a folder named by the task id.
         owners = [owner for way in ways for owner in (_owner(way), _owner(folder / way.name)) if owner is not None]
         if any(owner != (project,) for owner in owners) or (must_be_owned and not owners):
             raise _OutOfBounds

@@ -38,7 +38,7 @@ def bare(tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int])
         ({"Host": "evil.example"}, 403),
         ({"Origin": "http://evil.example"}, 403),
         ({"Origin": "http://localhost:3000"}, 403),
-        ({"Sec-Fetch-AgentContext": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
     ],
 )
 def test_without_a_key_only_programs_of_this_machine_are_answered(
@@ -188,7 +188,7 @@ def test_the_second_port_is_taken_and_said_when_the_first_is_in_use(tmp_path: Pa
             )
         try:
             until(agent._answers, "it answers on 8001")
-            assert "Port 8000 is in use and PORT is not set" in agent.out()
+            assert "Port 8000 is in use and TUNEFLEET_AGENT_PORT is not set" in agent.out()
         finally:
             agent.clean()
 

@@ -64,7 +64,7 @@ def test_the_installer_writes_a_unit_that_systemd_takes_and_that_starts_an_agent
             shlex.split(lines["ExecStart"].replace("%%", "%")), cwd=folder, env=clean, stdout=out, stderr=out
         )
     try:
-        headers = {"Authorization": f"Bearer {written['AGENT_KEY']}"}
+        headers = {"Authorization": f"Bearer {written['TUNEFLEET_AGENT_KEY']}"}
 
         def answers() -> bool:
             assert agent.poll() is None, (tmp_path / "out").read_text()

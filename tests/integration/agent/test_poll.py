@@ -195,7 +195,7 @@ def test_a_key_that_is_not_good_is_said(tmp_path: Path, server: tuple[str, Path]
     agent = AgentProcess(tmp_path, env, free_port())
     agent.start()
     try:
-        until(lambda: "rejected API_KEY" in agent.out(), "it is said")
+        until(lambda: "rejected TUNEFLEET_BACKEND_KEY" in agent.out(), "it is said")
         assert agent.get("/health").status_code == 200, "its own routes work"
         assert not (tmp_path / "home" / "agent_id").exists(), "the given id counts"
     finally:
@@ -212,7 +212,7 @@ def test_poll_mode_can_be_turned_off(tmp_path: Path, free_port: Callable[[], int
     agent = AgentProcess(tmp_path, env, free_port())
     agent.start()
     try:
-        assert "POLL_ENABLED is off" in agent.out()
+        assert "TUNEFLEET_POLL is off" in agent.out()
         assert not backend.calls
     finally:
         agent.clean()

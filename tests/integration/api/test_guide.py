@@ -53,7 +53,7 @@ def test_elastic_scaling_that_is_switched_off_answers_400(start: Callable[..., R
         with httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {server.admin_key}"}) as client:
             reply = client.post("/workers/any/elastic", json={"enabled": False})
         assert reply.status_code == 400
-        assert "ENABLE_ELASTIC_SCALING" in reply.text
+        assert "TUNEFLEET_ELASTIC" in reply.text
     finally:
         server.stop()
         server.core.close()

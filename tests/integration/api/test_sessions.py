@@ -173,7 +173,7 @@ def test_the_shared_token_opens_no_session(start: Callable[..., Running], tmp_pa
     try:
         with running.client(headers=OWN) as client:
             told = is_problem(client.post("/session", json={"key": "shared-secret-1"}), 401, "unauthenticated")
-        assert "ORCHESTRATOR_TOKEN" in told["detail"]
+        assert "TUNEFLEET_SHARED_TOKEN" in told["detail"]
     finally:
         running.stop()
         running.core.close()

@@ -143,7 +143,7 @@ REFUSALS: list[tuple[int, Any, type[Exception], str]] = [
     (402, {"detail": "Insufficient balance"}, StepFailed, "Insufficient balance. Add credit"),
     (422, {"detail": [{"loc": ["body", "ds_repo"], "msg": "Field required", "input": KEY}]}, CycleFailed, "ds_repo"),
     (429, {"detail": "Slow down"}, StepFailed, "accepts no more orders for now: Slow down"),
-    (404, {"detail": "Not Found"}, StepFailed, "GRADIENTS_API_URL"),
+    (404, {"detail": "Not Found"}, StepFailed, "TUNEFLEET_GRADIENTS_URL"),
     (200, {"success": False, "task_id": None, "message": "queue full"}, StepFailed, "queue full"),
 ]
 
@@ -162,7 +162,7 @@ async def test_a_refusal_has_its_own_sentence_and_may_be_ordered_again(
     assert await provider.find(wanted) is None
     await provider.submit(wanted)
     assert len(api.tasks) == 1
-    with pytest.raises(StepFailed, match="GRADIENTS_ACCOUNT_ID"):
+    with pytest.raises(StepFailed, match="TUNEFLEET_GRADIENTS_ACCOUNT"):
         await provider.find(wanted)
     await provider.close()
 
@@ -285,9 +285,9 @@ async def test_a_wrong_address_neither_loses_a_task_nor_counts_as_its_end(
 ) -> None:
     ticket = await provider.submit(order())
     elsewhere = provider_of(f"{api.url}/of/somebody/else")
-    with pytest.raises(StepFailed, match="GRADIENTS_API_URL"):
+    with pytest.raises(StepFailed, match="TUNEFLEET_GRADIENTS_URL"):
         await elsewhere.look(ticket)
-    with pytest.raises(StepFailed, match="GRADIENTS_API_URL"):
+    with pytest.raises(StepFailed, match="TUNEFLEET_GRADIENTS_URL"):
         await elsewhere.cancel(ticket)
     await elsewhere.close()
     await provider.cancel("00000000-0000-0000-0000-000000000000")

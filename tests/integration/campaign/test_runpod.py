@@ -120,8 +120,8 @@ FAILED: list[tuple[dict[str, Any], str]] = [
     ({"status": "FAILED", "error": "torch.OutOfMemoryError: CUDA out of memory."}, "ran out of memory"),
     ({"status": "COMPLETED", "output": {"error": "CUDA out of memory", "status": "failed"}}, "larger GPUs"),
     ({"status": "COMPLETED", "output": {"error": "401 Client Error: Unauthorized", "status": "failed"}}, "HF_TOKEN"),
-    ({"status": "TIMED_OUT"}, "RUNPOD_TIMEOUT"),
-    ({"status": "FAILED", "error": "job timed out: executionTimeout exceeded"}, "RUNPOD_TIMEOUT"),
+    ({"status": "TIMED_OUT"}, "TUNEFLEET_RUNPOD_TIMEOUT_S"),
+    ({"status": "FAILED", "error": "job timed out: executionTimeout exceeded"}, "TUNEFLEET_RUNPOD_TIMEOUT_S"),
     ({"status": "CANCELLED"}, "cancelled"),
     ({"status": "COMPLETED", "output": None}, "without a result"),
     ({"status": "FAILED"}, "no reason was given"),
@@ -305,9 +305,9 @@ async def test_who_may_not_is_told_and_no_secret_is_written(
     jobs: Jobs, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
-        with pytest.raises(AuthError, match="RUNPOD_API_KEY and RUNPOD_ENDPOINT_ID"):
+        with pytest.raises(AuthError, match="RUNPOD_API_KEY and TUNEFLEET_RUNPOD_ENDPOINT"):
             await Caller(jobs, tmp_path, runpod_key=SecretStr("wrong-key-000"))()
-        with pytest.raises(StepFailed, match="RUNPOD_ENDPOINT_ID"):
+        with pytest.raises(StepFailed, match="TUNEFLEET_RUNPOD_ENDPOINT"):
             await Caller(jobs, tmp_path, runpod_endpoint="other")()
         with pytest.raises(CycleFailed, match="needs HF_TOKEN"):
             await Caller(jobs, tmp_path, hf_token=None)()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -55,7 +56,9 @@ def test_it_gives_what_the_process_reads_and_keeps_jobs_alive(name: str, cls: ty
 def test_the_agents_command_says_how_it_is_called_and_starts_none() -> None:
     (command,) = unit("tunefleet-agent.service")["ExecStart"]
     asked = [HERE, *shlex.split(command)[1:], "--help"]
-    shown = subprocess.run(asked, capture_output=True, text=True, check=False)
+    shown = subprocess.run(
+        asked, env={**os.environ, "PATH": str(Path(HERE).parent)}, capture_output=True, text=True, check=False
+    )
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "Usage: tunefleet agent" in shown.stdout
 

@@ -49,7 +49,7 @@ def _printed(guide: str) -> str:
     return str(found)
 
 
-@pytest.fixture(scope="module", params=["put-it-behind-tls", "run-several-servers"])
+@pytest.fixture(scope="module", params=["tls", "run-several-servers"])
 def nginx(
     request: pytest.FixtureRequest,
     running: Running,

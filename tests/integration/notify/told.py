@@ -61,8 +61,8 @@ async def run(lab: Lab, document: str = ECHO, outcome: str = "completed", reason
 
 
 def verified(seen: Seen, secret: str, now: float) -> bool:
-    """Do what docs/how-to/be-told.md tells receivers to do."""
-    page = (Path(__file__).resolve().parents[3] / "docs/how-to/be-told.md").read_text(encoding="utf-8")
+    """Do what docs/how-to/notifications.md tells receivers to do."""
+    page = (Path(__file__).resolve().parents[3] / "docs/how-to/notifications.md").read_text(encoding="utf-8")
     snippet: dict[str, Any] = {}
     exec(page.partition("```python\n")[2].partition("```")[0], snippet)
     return bool(snippet["verify"](secret, seen.headers, seen.body, now))

@@ -217,7 +217,7 @@ def test_a_server_without_redis_serves_http_and_joins_when_it_is_there(
     redis.kill()
     caplog.set_level(logging.INFO)
     here = site(redis)
-    until(lambda: "does not answer. Workers on Redis wait; HTTP continues to work." in caplog.text, "the notice")
+    until(lambda: "does not respond. Workers on Redis wait; HTTP continues to work." in caplog.text, "the notice")
     key = (here.folder / "data" / "keys" / "worker.key").read_text().strip()
     hand = Hand(HttpLink(here.url, key))  # type: ignore[arg-type]
     hand.finish(hand.offer(here.submit()).token)
@@ -280,7 +280,7 @@ def test_a_large_message_without_a_way_to_the_server_names_the_variable(site: St
     here = site(redis_server(), accept_within_s=60)
     hand = Hand(RedisLink(here.redis_url, Keys(), server_url="http://127.0.0.1:9"))
     token = hand.offer(here.submit()).token
-    with pytest.raises(UnreachableError, match="ORCHESTRATOR_BASE_URL"):
+    with pytest.raises(UnreachableError, match="TUNEFLEET_SERVER_URL"):
         hand.finish(token, text="x" * INLINE_BYTES)
     assert hand.finish(token).finished == (token,)
     hand.link.close()

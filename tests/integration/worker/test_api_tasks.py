@@ -158,7 +158,7 @@ def test_the_workers_own_service_gets_its_token_and_nobody_reads_it(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TUNEFLEET_URL_ALLOW", "")
-    assert "NEBULA_API_BASE_URL" in str(run({"json": CHAT}, ["a"]).error)
+    assert "TUNEFLEET_API_TASK_URL" in str(run({"json": CHAT}, ["a"]).error)
     monkeypatch.setenv("NEBULA_API_BASE_URL", f"{service.url}/")
     monkeypatch.setenv("NEBULA_API_TOKEN", TOKEN)
     service.answer = lambda asked: Says(body={"you sent": asked.headers})

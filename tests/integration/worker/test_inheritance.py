@@ -36,7 +36,7 @@ BUCKET = {
     "AWS_REGION": "eu-central-1",
 }
 SERVERS = {
-    "ORCHESTRATOR_TOKEN": "shared-secret",
+    "TUNEFLEET_SHARED_TOKEN": "shared-secret",
     "TUNEFLEET_KEY": "tf_client-secret",
     "TUNEFLEET_SMTP_URL": "smtp://bot:mail-secret@localhost:587",
 }
@@ -63,7 +63,7 @@ def test_jobs_of_up_inherit_no_door_of_the_server(
         opened.execute_command("ACL", "SETUSER", "fleet", "on", ">redis-secret", "~*", "&*", "+@all")
     address = redis.url.replace("://", "://fleet:redis-secret@")
     database = f"sqlite:///{tmp_path / 'database-secret.db'}"
-    doors = {**BUCKET, **SERVERS, "REDIS_URL": address, "TUNEFLEET_DATABASE_URL": database}
+    doors = {**BUCKET, **SERVERS, "TUNEFLEET_REDIS_URL": address, "TUNEFLEET_DATABASE_URL": database}
     for name, value in {**doors, "EVERYDAY": "is inherited"}.items():
         monkeypatch.setenv(name, value)
     fleet = LocalFleet(tmp_path / "data", port=free_port(), environment=JOBS, save_client=False)
@@ -72,7 +72,7 @@ def test_jobs_of_up_inherit_no_door_of_the_server(
         # Now that it has run a job: a process that is only just being made has no environment yet.
         server, worker = (psutil.Process(fleet.pid(name)).environ() for name in ("server", "worker"))
     assert {name for name in doors if name not in server} == {"TUNEFLEET_KEY"}, "the server has what it needs"
-    assert {name for name in doors if name in worker} == {"REDIS_URL"}, "the worker has its link alone"
+    assert {name for name in doors if name in worker} == {"TUNEFLEET_REDIS_URL"}, "the worker has its link alone"
     assert found["EVERYDAY"] == "is inherited"
     assert [name for name in doors if name in found] == []
     assert [name for name, value in found.items() if "secret" in value] == [], "under no other name either"

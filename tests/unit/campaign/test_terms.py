@@ -47,7 +47,7 @@ def test_the_documents_file_and_account_are_enough() -> None:
 @pytest.mark.parametrize(
     ("given", "settings", "says"),
     [
-        ({}, CampaignSettings(), "HF_USERNAME and HF_TOKEN"),
+        ({}, CampaignSettings(), "TUNEFLEET_HF_USERNAME and HF_TOKEN"),
         ({"publish": {"to": "./models"}}, KEYED, "publish.to is ./models"),
         ({"model_repo": "builtin:gsm8k-llama-2m"}, KEYED, "Set model_repo to a model from the Hub"),
         ({"hours_to_complete": 145}, KEYED, "Set it to 144 or less"),

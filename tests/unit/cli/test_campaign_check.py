@@ -69,7 +69,9 @@ def test_what_gradients_could_not_go_on_with_is_told_before_anything_is_paid_for
     config.write_text((EXAMPLES / "example-config.yaml").read_text().replace("to: none", "private: true"))
     assert run(["campaign", "dry-run", "--config", str(config)]) == ExitCode.INVALID
     said = capsys.readouterr()
-    assert "Set HF_USERNAME and HF_TOKEN, or set publish.to: hf://ORG/NAME-{cycle}." in " ".join(said.out.split())
+    assert "Set TUNEFLEET_HF_USERNAME and HF_TOKEN, or set publish.to: hf://ORG/NAME-{cycle}." in " ".join(
+        said.out.split()
+    )
     assert "daily-instructions, chats cannot run with these settings" in said.err
     monkeypatch.setenv("HF_USERNAME", "me")
     found = outlook(config, capsys)["daily-instructions"]

@@ -32,7 +32,7 @@ def test_slurm_gets_a_job_for_each_node(worker: WorkerSettings, clusters: Cluste
     assert asks[0].command == ("tunefleet", "worker", "--server", SEEN_BY_NODES)
     assert (asks[0].cpu, asks[0].gpu_count, asks[0].memory_bytes) == (4, 1, 2 << 30)
     environment = asks[0].environment
-    assert (environment["TUNEFLEET_WORKER_KEY"], environment["WORKER_TAGS"]) == ("tf_worker", "a100")
+    assert (environment["TUNEFLEET_WORKER_KEY"], environment["TUNEFLEET_WORKER_TAGS"]) == ("tf_worker", "a100")
 
 
 def test_ray_gets_one_job_which_asks_for_tasks_only_if_it_may_take_more_nodes(

@@ -59,19 +59,23 @@ def test_only_settings_and_few_modules_of_trainer_control_read_the_environment(r
 
 
 def test_programs_read_no_variable_of_ours(repository: Path) -> None:
-    names = {variable.name for _, own in write_reference.variables() for variable in own}
+    names = {name for _, own in write_reference.variables() for each in own for name in (each.name, *each.aliases)}
     names -= {"HF_HUB_OFFLINE", "HF_HUB_CACHE", "HF_TOKEN"}  # theirs: the libraries in the process read them too
     names -= {"TUNEFLEET_LLAMA_CPP"}  # read by the worker, which hands it on
-    names -= {"USE_CPU_FOR_MODELS"}  # a campaign's; named where it is the way out
+    names -= {"TUNEFLEET_CAMPAIGN_CPU"}  # a campaign's; named where it is the way out
     names -= {"TUNEFLEET_NODE", "TUNEFLEET_NODES_IDLE_S"}  # written for the workers that Ray's nodes start
-    names -= {"TUNEFLEET_ALLOW_CODE", "WORKER_TAGS"}  # theirs: demand is asked for workers that are started so
+    names -= {
+        "TUNEFLEET_ALLOW_CODE",
+        "TUNEFLEET_WORKER_TAGS",
+    }  # theirs: demand is asked for workers that are started so
     names -= {"HF_USERNAME"}  # of the container at RunPod, where none of our settings are
     for path in (repository / "src/tunefleet/workloads").rglob("*.py"):
         assert not names & set(re.findall(r"[A-Z][A-Z_]{3,}", path.read_text(encoding="utf-8"))), path
 
 
 def test_every_variable_is_described() -> None:
-    described = {variable.name for _, own in write_reference.variables() for variable in own}
+    own_ones = [each for _, own in write_reference.variables() for each in own]
+    described = {name for each in own_ones for name in (each.name, *each.aliases)}
     found = [cls for cls in vars(settings).values() if isinstance(cls, type) and issubclass(cls, BaseSettings)]
     aliases = [field.validation_alias for cls in found for field in cls.model_fields.values()]
     assert {name for alias in aliases if isinstance(alias, AliasChoices) for name in alias.choices} == described

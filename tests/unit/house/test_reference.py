@@ -180,7 +180,7 @@ def test_a_part_of_a_document_in_a_page_is_yaml() -> None:
 
 
 def test_the_workflow_guide_shows_only_blocks_that_exist(repository: Path) -> None:
-    guide = (repository / "docs/how-to/write-a-workflow.md").read_text(encoding="utf-8")
+    guide = (repository / "docs/how-to/workflows.md").read_text(encoding="utf-8")
     block = next(text for text in re.findall(r"```yaml\n(spec:.*?)```", guide, re.DOTALL))
     head = "apiVersion: tunefleet/v1\nkind: LoRASFTTask\nmetadata: { name: guide }\n"
     assert parse_workflow(head + block, filename="guide.yaml").tasks

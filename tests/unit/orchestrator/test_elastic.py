@@ -126,7 +126,7 @@ async def test_who_rests_is_stored_and_called_back_where_scaling_is_switched_off
     async with with_settings(lab, elastic=False):
         assert await autoscaling.run_once(lab.core) == 1
         assert await resting(lab) == set()
-        with pytest.raises(ConflictError, match="ENABLE_ELASTIC_SCALING"):
+        with pytest.raises(ConflictError, match="TUNEFLEET_ELASTIC"):
             await autoscaling.set_enabled(lab.core, lab.admin, "w1", enabled=False)
 
 

@@ -51,7 +51,7 @@ def test_what_cannot_be_used_is_named(files: dict[str, Path], tmp_path: Path) ->
     assert "REDIS_URL=redis://… does not use TLS" in refused("redis://redis.lab", redis_ca_file=files["redis_ca_file"])
     away = tmp_path / "away.pem"
     assert f"Cannot read TUNEFLEET_REDIS_CA_FILE={away}: No such file" in refused(redis_ca_file=away)
-    assert f"Cannot read ssl_ca_certs in REDIS_URL={away}" in refused(f"{URL}?ssl_ca_certs={away}")
+    assert f"Cannot read ssl_ca_certs in TUNEFLEET_REDIS_URL={away}" in refused(f"{URL}?ssl_ca_certs={away}")
     assert "without TUNEFLEET_REDIS_KEY_FILE" in refused(redis_cert_file=files["redis_cert_file"])
 
 
@@ -60,7 +60,7 @@ def test_what_cannot_be_used_is_named(files: dict[str, Path], tmp_path: Path) ->
     [
         ("[SSL: CERTIFICATE_VERIFY_FAILED] unable to get local issuer", "TUNEFLEET_REDIS_CA_FILE"),
         ("[SSL: TLSV13_ALERT_CERTIFICATE_REQUIRED] tlsv13 alert", "TUNEFLEET_REDIS_CERT_FILE"),
-        ("[SSL: WRONG_VERSION_NUMBER] wrong version number", "Check that REDIS_URL has the TLS port"),
+        ("[SSL: WRONG_VERSION_NUMBER] wrong version number", "Check that TUNEFLEET_REDIS_URL has the TLS port"),
     ],
 )
 @pytest.mark.parametrize("first", [True, False])

@@ -116,7 +116,7 @@ def test_a_file_that_does_not_come_is_said_and_ends_while_the_server_hears_the_w
         finish = world.server.finished(token)
     assert (finish.outcome, finish.reason) == ("failed", "network")
     assert "Could not fetch rows.jsonl for" in (finish.error or "")
-    assert "ORCHESTRATOR_BASE_URL" in (finish.error or "")
+    assert "TUNEFLEET_SERVER_URL" in (finish.error or "")
     assert "fetching rows.jsonl failed, retrying: http://127.0.0.1:8000 does not answer." in said(world, token)
     assert "Could not fetch rows.jsonl" in caplog.text
 

@@ -58,7 +58,7 @@ function HowToBegin() {
           )}
         </div>
         {mayChange && <Copyable text="tunefleet federation create --name support-bot --min-workers 2" />}
-        <div className="small">See docs/how-to/federate-a-training.md.</div>
+        <div className="small">See docs/how-to/federated-lora.md.</div>
       </div>
     </Empty>
   );

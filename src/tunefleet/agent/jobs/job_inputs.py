@@ -94,7 +94,9 @@ class _Preparation:
     def _artifact(self, ref: dict[str, str]) -> Path:
         record = self._job.record
         if record.backend is None or record.token is None:
-            raise InputError(f"Cannot fetch {ref.get('name', 'an input')}: no backend is set.", hint="Set BACKEND_URL.")
+            raise InputError(
+                f"Cannot fetch {ref.get('name', 'an input')}: no backend is set.", hint="Set TUNEFLEET_BACKEND_URL."
+            )
         return self._context.backend(record.backend, record.token).fetch_input(
             ref, self._context.settings.datasets_dir.expanduser().absolute() / ".inputs"
         )

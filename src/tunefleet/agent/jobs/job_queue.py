@@ -24,7 +24,7 @@ _LOOK_S: Final = 5.0
 
 
 class JobTable:
-    """The jobs of one `CHECKPOINTS_DIR`. Safe to share between threads."""
+    """The jobs of one `TUNEFLEET_CHECKPOINTS_DIR`. Safe to share between threads."""
 
     def __init__(self, agent_context: AgentContext) -> None:
         self.context = agent_context
@@ -87,7 +87,7 @@ class JobTable:
             except OSError as error:
                 del self._jobs[record.job_id]
                 raise MachineError(
-                    f"Cannot write to CHECKPOINTS_DIR: {error.strerror or error}.",
+                    f"Cannot write to TUNEFLEET_CHECKPOINTS_DIR: {error.strerror or error}.",
                     hint="Free space on the agent's disk, or fix the folder's permissions.",
                 ) from error
             logger.info("Queued job(%s) %r.", record.job_id, record.name)

@@ -27,7 +27,7 @@ def method(read: ConfigReader) -> str:
     name = str(read.take("training.method", "method") or "sft").lower()
     if name in _UNSUPPORTED:
         why, kinds = _UNSUPPORTED[name]
-        hint = f"submit a task of kind {kinds} to a server with a worker, see docs/how-to/align-a-model.md"
+        hint = f"submit a task of kind {kinds} to a server with a worker, see docs/how-to/preference-tuning.md"
         read.fault("training.method", f"{name!r} {why}", hint)
     elif name not in _SUPERVISED | PAIRS:
         read.fault("training.method", f"{name!r:.40} is not known", "use sft, cpt, dpo or orpo")

@@ -62,7 +62,7 @@ def translate(
 
     Args:
         source: The `data` keys of the rows, such as `{"path": "rows.jsonl"}`.
-        model: Replacement for the model's name, such as a folder of `MODELS_DIR`.
+        model: Replacement for the model's name, such as a folder of `TUNEFLEET_MODELS_DIR`.
         splits: The splits of the dataset, if known; one that is not for training is the eval set.
 
     Raises:

@@ -146,7 +146,7 @@ def _optimizer(read: ConfigReader, defaults: Defaults) -> None:
 def _precision(read: ConfigReader, defaults: Defaults, *, quantized: bool) -> None:
     requested = {"bf16": read.take("training.bf16"), "fp16": read.take("training.fp16")}
     if not defaults.mixed_precision:
-        _warn_unused(read, requested, "has no effect: ENABLE_MIXED_PRECISION is off on this machine")
+        _warn_unused(read, requested, "has no effect: TUNEFLEET_MIXED_PRECISION is off on this machine")
         requested = {"bf16": False, "fp16": False}
         if not quantized:
             read.put("model.transformers.dtype", "float32")

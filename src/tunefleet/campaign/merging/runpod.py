@@ -103,9 +103,9 @@ class RunPod:
         if key is None or endpoint is None or token is None or username is None:
             given = {
                 "RUNPOD_API_KEY": key,
-                "RUNPOD_ENDPOINT_ID": endpoint,
+                "TUNEFLEET_RUNPOD_ENDPOINT": endpoint,
                 "HF_TOKEN": token,
-                "HF_USERNAME": username,
+                "TUNEFLEET_HF_USERNAME": username,
             }
             missing = ", ".join(name for name, value in given.items() if value is None)
             raise CycleFailed(
@@ -242,9 +242,9 @@ def _checked(reply: Reply) -> Reply:
 
 def _refusal(reply: Reply) -> TunefleetError:
     if reply.status in {401, 403}:
-        return AuthError("RunPod rejects the key.", hint="Check RUNPOD_API_KEY and RUNPOD_ENDPOINT_ID.")
+        return AuthError("RunPod rejects the key.", hint="Check RUNPOD_API_KEY and TUNEFLEET_RUNPOD_ENDPOINT.")
     if reply.status == 404:
-        return StepFailed("RunPod has no such endpoint.", hint="Check RUNPOD_ENDPOINT_ID.")
+        return StepFailed("RunPod has no such endpoint.", hint="Check TUNEFLEET_RUNPOD_ENDPOINT.")
     if reply.status == 402:
         return NeedsYou("RunPod requires payment.", hint="Add credit to the account.")
     return StepFailed(f"RunPod returned {reply.status}.")

@@ -92,7 +92,9 @@ def failure(reason: str, *, timed_out: bool = False, secrets: Sequence[str] = ()
         reason = reason.replace(secret, "***")
     text = scrub(printable(reason, keep="\n")).strip().rstrip(".")[:_MAX_REASON] or "no reason was given"
     if timed_out or _TIME.search(reason):
-        return StepFailed("The merge at RunPod exceeded its time limit.", hint="Raise RUNPOD_TIMEOUT.", detail=text)
+        return StepFailed(
+            "The merge at RunPod exceeded its time limit.", hint="Raise TUNEFLEET_RUNPOD_TIMEOUT_S.", detail=text
+        )
     if _MEMORY.search(reason):
         return StepFailed(
             "The merge at RunPod ran out of memory.",
@@ -102,6 +104,6 @@ def failure(reason: str, *, timed_out: bool = False, secrets: Sequence[str] = ()
     if _AUTH.search(reason):
         return StepFailed(
             f"The merge at RunPod has no access to a repository: {text}.",
-            hint="Check HF_TOKEN: it must read both models and write for HF_USERNAME.",
+            hint="Check HF_TOKEN: it must read both models and write for TUNEFLEET_HF_USERNAME.",
         )
     return StepFailed(f"The merge at RunPod failed: {text}.", hint="Check the endpoint's log.")

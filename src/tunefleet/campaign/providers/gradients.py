@@ -139,8 +139,8 @@ class GradientsProvider:
             return UnreachableError(f"One API of {_NAME} does not know the task {ticket}, and another one does.")
         return NeedsYou(
             f"{_NAME} does not know the task {ticket} (any more).",
-            hint="First check GRADIENTS_API_URL, and that GRADIENTS_API_KEY is of the account that ordered it. The "
-            "command orders the task again, which is paid for again.",
+            hint="First check TUNEFLEET_GRADIENTS_URL, and that GRADIENTS_API_KEY is of the account that ordered it. "
+            "The command orders the task again, which is paid for again.",
             verb="retry --from upload",
         )
 
@@ -184,7 +184,7 @@ class GradientsProvider:
         if self._account is None:
             raise NeedsYou(
                 f"It is unknown whether the order {order.key} was already placed at {_NAME}.",
-                hint="Set GRADIENTS_ACCOUNT_ID, so that the account's tasks can be searched.",
+                hint="Set TUNEFLEET_GRADIENTS_ACCOUNT, so that the account's tasks can be searched.",
             )
         return self._account
 
@@ -282,14 +282,14 @@ def _refusal(reply: Reply) -> TunefleetError:
     match reply.status:
         case 401 | 403:
             return AuthError(
-                f"{_NAME} rejects the key: {reason}.", hint="Check GRADIENTS_API_KEY and GRADIENTS_API_URL."
+                f"{_NAME} rejects the key: {reason}.", hint="Check GRADIENTS_API_KEY and TUNEFLEET_GRADIENTS_URL."
             )
         case 402:
             return NeedsYou(f"{_NAME} requires payment: {reason}.", hint="Add credit to the account.")
         case 429:
             return StepFailed(f"{_NAME} accepts no more orders for now: {reason}.")
         case status:
-            return StepFailed(f"{_NAME} returned {status}: {reason}.", hint="Check GRADIENTS_API_URL.")
+            return StepFailed(f"{_NAME} returned {status}: {reason}.", hint="Check TUNEFLEET_GRADIENTS_URL.")
 
 
 def _first(*values: float | None) -> float | None:

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from tunefleet.cli.campaigns import views as view
 from tunefleet.cli.console import err, json_text, out, plain
+from tunefleet.cli.program import as_called
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus
 from tunefleet.schemas.campaign import ActivityView, CampaignLine, CampaignView, CycleView
 
@@ -45,7 +46,7 @@ class CampaignOutput:
 
     def say(self, text: str) -> None:
         """Print a line without wrapping it."""
-        typer.echo(text, err=True)
+        typer.echo(as_called(text), err=True)
 
     def show(self, found: CampaignView) -> None:
         """Print the progress of a campaign: immediately for a new activity, else every `_PLAIN_S`."""
@@ -78,7 +79,7 @@ class LogOutput(CampaignOutput):
 
     def line(self, line: CampaignLine) -> None:
         """Print a line of a campaign's log without wrapping it."""
-        typer.echo(view.log_line(line))
+        typer.echo(as_called(view.log_line(line)))
 
     def show(self, found: CampaignView) -> None:
         """Print nothing: a log has no progress lines."""

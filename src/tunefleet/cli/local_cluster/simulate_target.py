@@ -80,7 +80,9 @@ class SimulationTarget:
     def _external_connection(self, connection: Connection) -> ServerConnection:
         settings = load(WorkerSettings)
         if self._link == "redis" and settings.redis_url is None:
-            raise InputError("The Redis URL of the server is unknown.", hint="Set REDIS_URL, as for its workers.")
+            raise InputError(
+                "The Redis URL of the server is unknown.", hint="Set TUNEFLEET_REDIS_URL, as for its workers."
+            )
         redis_url = settings.redis_url.get_secret_value() if settings.redis_url and self._link == "redis" else None
         return ServerConnection(
             url=connection.url, key=connection.key or "", link=self._link, redis_url=redis_url, topic=settings.topic,
@@ -94,10 +96,10 @@ class SimulationTarget:
         with ExitStack() as stack:
             stack.callback(shutil.rmtree, folder, ignore_errors=True)
             # Only warnings are logged: log lines per task would be part of the measurement.
-            environment = {"HF_HUB_OFFLINE": "1", "LOG_LEVEL": "WARNING"}
+            environment = {"HF_HUB_OFFLINE": "1", "TUNEFLEET_LOG_LEVEL": "WARNING"}
             redis_url = None
             if self._link == "redis":
-                redis_url = environment["REDIS_URL"] = stack.enter_context(redis_server(folder, _free_port()))
+                redis_url = environment["TUNEFLEET_REDIS_URL"] = stack.enter_context(redis_server(folder, _free_port()))
             if not self._renewals:
                 environment["TUNEFLEET_LOST_AFTER_S"] = str(_NO_RENEWALS_LOST_AFTER_S)
             data = folder / "data"
@@ -120,8 +122,8 @@ def _reject_shared_storage() -> None:
     named = {
         "TUNEFLEET_DATABASE_URL": settings.database_url,
         "TUNEFLEET_ARTIFACTS": settings.artifacts,
-        "REDIS_URL": settings.redis_url,
-        "ORCHESTRATOR_TOKEN": settings.shared_token,
+        "TUNEFLEET_REDIS_URL": settings.redis_url,
+        "TUNEFLEET_SHARED_TOKEN": settings.shared_token,
     }
     found = [name for name, value in named.items() if value is not None]
     if found:

@@ -413,8 +413,8 @@ def _addresses(name: str) -> set[str]:
 def server_environment(settings: ServerSettings, extra: Mapping[str, str]) -> dict[str, str]:
     """Return the server's environment."""
     own = _values(
-        REDIS_URL=settings.redis_url,
-        ORCHESTRATOR_TOKEN=settings.shared_token,
+        TUNEFLEET_REDIS_URL=settings.redis_url,
+        TUNEFLEET_SHARED_TOKEN=settings.shared_token,
         TUNEFLEET_DATABASE_URL=settings.database_url,
         TUNEFLEET_SMTP_URL=settings.smtp_url,
     )
@@ -426,19 +426,22 @@ def worker_environment(
 ) -> dict[str, str]:
     """Return the environment of a worker."""
     # Without the AWS variables: they open the server's bucket, and jobs inherit the worker's environment.
-    plain = {**_values(REDIS_URL=settings.redis_url), **inherited_environment(*cloud_variables()), **extra}
+    plain = {**_values(TUNEFLEET_REDIS_URL=settings.redis_url), **inherited_environment(*cloud_variables()), **extra}
     # Only workers resolve the secrets of tasks; the server needs no values.
     secret = {f"{SECRET_PREFIX}{name}": value for name, value in secret_variables().items()}
-    own = {"LOG_FILE": ""}  # the server's log file: two processes cannot rotate one file
+    own = dict.fromkeys(
+        ServerSettings.names_of("TUNEFLEET_LOG_FILE"), ""
+    )  # the server's log file: two processes cannot rotate one file
     return {**plain, **(_separation(number, of) if of > 1 else {}), **own, **secret, "TUNEFLEET_WORKER_KEY": key}
 
 
 def _separation(number: int, of: int) -> dict[str, str]:
     """Return settings that separate workers on one machine: a name and a share of the cores for each."""
     settings = load(WorkerSettings)
-    found = {}
+    found: dict[str, str] = {}
     if settings.worker_id and number > 1:
-        found["WORKER_ID"] = f"{settings.worker_id}-{number}"
+        own_id = f"{settings.worker_id}-{number}"
+        found |= dict.fromkeys(WorkerSettings.names_of("TUNEFLEET_WORKER_ID"), own_id)
     if settings.torch_threads is None:
         found["TUNEFLEET_TORCH_THREADS"] = str(max(1, core_count() // (of * max(1, settings.job_slots))))
     return found

@@ -82,7 +82,7 @@ def redis() -> Finding | None:
     try:
         return good("Redis", ping(settings))
     except TunefleetError as error:
-        return bad("Redis", error.message, error.hint or "Start it, or fix REDIS_URL.")
+        return bad("Redis", error.message, error.hint or "Start it, or fix TUNEFLEET_REDIS_URL.")
 
 
 def certificate() -> Finding | None:

@@ -31,7 +31,7 @@ def agent(context: typer.Context) -> None:
             raise typer.Exit(code)
 
 
-@examples("tunefleet agent install --set BACKEND_URL=http://gpu-box:8000 --set API_KEY=tf_…")
+@examples("tunefleet agent install --set TUNEFLEET_BACKEND_URL=http://gpu-box:8000 --set TUNEFLEET_BACKEND_KEY=tf_…")
 def install(
     *,
     settings: Annotated[
@@ -47,7 +47,7 @@ def install(
     given = settings or []
     for setting in given:
         if "=" not in setting or not setting.partition("=")[0].isidentifier():
-            raise InputError(f"--set {setting!r} is not NAME=VALUE.", hint="Example: --set MAX_CONCURRENT_JOBS=2.")
+            raise InputError(f"--set {setting!r} is not NAME=VALUE.", hint="Example: --set TUNEFLEET_MAX_JOBS=2.")
     found = _service(folder)
     for path in found.install(given):
         say(f"Wrote {path}")
@@ -55,7 +55,7 @@ def install(
         say(f"Start: {' && '.join(' '.join(command) for command in found.commands('start'))}")
         return
     found.call("start")
-    say("The agent is running. Check it with `tunefleet agent status`; its key is AGENT_KEY in agent.env.")
+    say("The agent is running. Check it with `tunefleet agent status`; its key is TUNEFLEET_AGENT_KEY in agent.env.")
 
 
 @examples("tunefleet agent status")

@@ -123,7 +123,7 @@ def _ask(name: str, pool: Pool, settings: ClusterSettings, worker: WorkerSetting
     if pool.engine == "slurm" or settings.nodes_dir is not None:
         environment["TUNEFLEET_NODES_DIR"] = str(settings.nodes_folder)
     if pool.tags:
-        environment["WORKER_TAGS"] = pool.tags
+        environment["TUNEFLEET_WORKER_TAGS"] = pool.tags
     if pool.allow_code:
         environment["TUNEFLEET_ALLOW_CODE"] = "true"
     single = pool.engine == "slurm"

@@ -93,7 +93,7 @@ def create(
     if not as_json:
         say(f"Environment {name!r} is ready: {done.root}")
         say(
-            "A worker on this machine reports it with its next heartbeat (HEARTBEAT_INTERVAL_SEC, 30 s).",
+            "A worker on this machine reports it with its next heartbeat (TUNEFLEET_HEARTBEAT_INTERVAL_S, 30 s).",
             style="dim",
         )
 

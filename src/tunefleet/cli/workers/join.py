@@ -54,9 +54,9 @@ def join(
     """
     settings = load(ProcessSettings, ca_file=ca_file)
     folder = (results_dir or settings.home_dir / "worker").expanduser().absolute()
-    values = {"RESULTS_DIR": str(folder)}
-    values |= {"WORKER_ID": worker_id} if worker_id else {}
-    values |= {"WORKER_TAGS": tags} if tags else {}
+    values = {"TUNEFLEET_RESULTS_DIR": str(folder)}
+    values |= {"TUNEFLEET_WORKER_ID": worker_id} if worker_id else {}
+    values |= {"TUNEFLEET_WORKER_TAGS": tags} if tags else {}
     values |= {"TUNEFLEET_CA_FILE": str(settings.ca_file.expanduser().absolute())} if settings.ca_file else {}
     values |= {"TUNEFLEET_ALLOW_CODE": "true"} if allow_code else {}
     trust.use(settings.ca_file)

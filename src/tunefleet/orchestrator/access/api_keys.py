@@ -31,7 +31,7 @@ from tunefleet.schemas.api import KeyCreate, KeyCreated, KeyView
 log = logging.getLogger(__name__)
 LOGIN_CODE_S: Final = 600.0
 SESSION_S: Final = 30 * 86_400.0
-# The actor for ORCHESTRATOR_TOKEN. It has no row, so that its access ends when the variable is removed.
+# The actor for TUNEFLEET_SHARED_TOKEN. It has no row, so that its access ends when the variable is removed.
 SHARED_TOKEN: Final = Actor("shared-token", "shared-token", "admin")
 _FIRST: Final = (("admin", "admin"), ("worker", "worker"))
 
@@ -189,12 +189,13 @@ async def create_login_code(core: ServerContext, actor: Actor) -> str:
     """Create a single-use login code for a browser session, valid for ten minutes.
 
     Raises:
-        AuthError: If the actor uses ORCHESTRATOR_TOKEN: a session would outlive the variable.
+        AuthError: If the actor uses TUNEFLEET_SHARED_TOKEN: a session would outlive the variable.
         ForbiddenError: If the actor has no key of its own, such as a campaign.
     """
     if actor is SHARED_TOKEN:
         raise AuthError(
-            "ORCHESTRATOR_TOKEN cannot open a browser session.", hint="Log in with a key from `tunefleet keys create`."
+            "TUNEFLEET_SHARED_TOKEN cannot open a browser session.",
+            hint="Log in with a key from `tunefleet keys create`.",
         )
     if await core.read(lambda connection: keys.by_id(connection, actor.key_id)) is None:
         raise ForbiddenError(

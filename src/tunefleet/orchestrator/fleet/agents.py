@@ -148,9 +148,11 @@ def _register(
 def refuse_stranger(actor: Actor, row: WorkerRow) -> None:
     """Raise if a key does not belong to the agent's owner."""
     if row.session != AGENT_SESSION:
-        raise ForbiddenError(f"{row.id} is the id of a worker.", hint="Give the agent an id of its own (AGENT_ID).")
+        raise ForbiddenError(
+            f"{row.id} is the id of a worker.", hint="Give the agent an id of its own (TUNEFLEET_AGENT_ID)."
+        )
     if row.owner != actor.owner or row.project != actor.project:
-        raise ForbiddenError(f"The agent id {row.id} belongs to another user.", hint="Use another AGENT_ID.")
+        raise ForbiddenError(f"The agent id {row.id} belongs to another user.", hint="Use another TUNEFLEET_AGENT_ID.")
 
 
 def _plain(introduction: Introduction) -> Capabilities:

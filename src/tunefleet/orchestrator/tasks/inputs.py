@@ -45,7 +45,7 @@ def _given(connection: Connection, project: str, task: str, pointer: str, digest
     if not rows:
         raise NotFoundError(
             f"The input {pointer} of {task} names an artifact that the server does not have ({digest[:12]}…).",
-            hint="Upload it first; the tunefleet client does so automatically.",
+            hint="Upload it first; the Tunefleet client does so automatically.",
         )
     return _of(rows[0])
 

@@ -51,7 +51,7 @@ def apply(
         if before.state_id != request.state_id and before.status == "online" and alive:
             raise ConflictError(
                 f"The worker id {request.worker_id} is in use by another machine or results folder.",
-                hint="Give this worker an id of its own (WORKER_ID), or a results folder of its own.",
+                hint="Give this worker an id of its own (TUNEFLEET_WORKER_ID), or a results folder of its own.",
             )
     elif worker_rows.count_of_key(connection, actor.key_id) >= MAX_WORKERS_PER_KEY:
         raise ForbiddenError(
@@ -97,16 +97,16 @@ def refuse_foreign_key(actor: Actor, row: WorkerRow) -> None:
     if actor == REDIS_WORKER:
         raise ForbiddenError(
             f"The worker id {row.id} belongs to a worker with a key, on the HTTP link.",
-            hint="Give this worker an id of its own (WORKER_ID), or let an admin remove the other.",
+            hint="Give this worker an id of its own (TUNEFLEET_WORKER_ID), or let an admin remove the other.",
         )
     if row.key_id == REDIS_WORKER.key_id:
         raise ForbiddenError(
             f"The worker id {row.id} belongs to a worker on the Redis link.",
-            hint="Give this worker an id of its own (WORKER_ID), or let an admin remove the other.",
+            hint="Give this worker an id of its own (TUNEFLEET_WORKER_ID), or let an admin remove the other.",
         )
     raise ForbiddenError(
         f"The worker id {row.id} belongs to another key.",
-        hint="Use that key or another WORKER_ID, or let an admin remove the worker.",
+        hint="Use that key or another TUNEFLEET_WORKER_ID, or let an admin remove the worker.",
     )
 
 
@@ -118,7 +118,8 @@ def _apply_invitation(connection: Connection, actor: Actor, request: RegisterReq
     if row.worker_id is not None and row.worker_id != request.worker_id:
         raise ForbiddenError(
             f"This key is valid only for the worker {row.worker_id}, as invited.",
-            hint=f"Start it with WORKER_ID={row.worker_id}, or invite this machine under the name {request.worker_id}.",
+            hint=f"Start it with TUNEFLEET_WORKER_ID={row.worker_id}, or "
+            f"invite this machine under the name {request.worker_id}.",
         )
     if row.tags is None:
         return request
@@ -152,7 +153,8 @@ def _refuse_foreign_folder(actor: Actor, before: WorkerRow, request: RegisterReq
         host = worker_state.capabilities(before.capabilities).hostname
         raise ConflictError(
             f"The worker id {request.worker_id} is bound to the results folder that it registered from, on {host}.",
-            hint="Start it on that folder (RESULTS_DIR), give it another WORKER_ID, or let an admin remove the worker.",
+            hint="Start it on that folder (TUNEFLEET_RESULTS_DIR), give it another TUNEFLEET_WORKER_ID, or let an "
+            "admin remove the worker.",
         )
 
 

@@ -109,7 +109,7 @@ class CampaignPublishSpec(Block):
 
     to: Text = "none"
     """`hf://ORG/NAME`, `s3://BUCKET/PREFIX`, a folder, or `none`; `{cycle}` is replaced by the number of the cycle. If
-    unset and Gradients trains: `hf://<HF_USERNAME>/<campaign>-{cycle}`."""
+    unset and Gradients trains: `hf://<TUNEFLEET_HF_USERNAME>/<campaign>-{cycle}`."""
     private: bool = True
     """Create hub repositories as private."""
 
@@ -143,7 +143,7 @@ class CampaignMergeSpec(Block):
 
     on: Literal["fleet", "runpod"] | None = None
     """`fleet`: a task on a worker of this server; `runpod`: a job on RunPod serverless. Default: `fleet`, unless
-    `USE_RUNPOD_FOR_MERGE` is set."""
+    `TUNEFLEET_RUNPOD` is set."""
     verify: bool = True
     """Verify the result with a forward pass against base model and adapter; it must fit into the worker's memory.
     """

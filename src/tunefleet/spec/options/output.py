@@ -51,7 +51,7 @@ Named = Annotated[RelativePath, AfterValidator(_named)]
 def _folder(value: str) -> str:
     # The worker must not write outside of the folders that its operator allows.
     if "://" in value or ".." in value.replace("\\", "/").split("/"):
-        raise wrong("must be a folder", "an absolute path, or one below RESULTS_DIR, without ..")
+        raise wrong("must be a folder", "an absolute path, or one below TUNEFLEET_RESULTS_DIR, without ..")
     if _SHELL_EXPANSION.match(value) or not value.isprintable():
         raise wrong("must be a literal path", "~ and $ are not expanded: write an absolute path on the worker")
     return value
@@ -86,7 +86,8 @@ class DestinationSpec(Block):
     """`local`: a folder on the worker. `http`: a URL that receives the result and the files. `s3`: a bucket for both.
     `http` and `s3` also create an archive, `final_model.tar.gz` or `final_lora.tar.gz`."""
     path: Annotated[Text, AfterValidator(_folder)] | None = None
-    """With `local`: folder; the task's files are in `PATH/TASK_ID`. A relative path is below `RESULTS_DIR`."""
+    """With `local`: folder; the task's files are in `PATH/TASK_ID`. A relative path is below
+    `TUNEFLEET_RESULTS_DIR`."""
     url: Annotated[Text, AfterValidator(_place)] | None = None
     """With `http`: URL for the result; files go to `URL/TASK_ID/files`. Default: the server of the task. With `s3`:
     `s3://BUCKET/PREFIX`; files go to `PREFIX/TASK_ID/NAME`, the result to `results.json` next to them. The S3 endpoint

@@ -153,7 +153,7 @@ class ResourcesSpec(Block):
     hardware: HardwareSpec = Field(default_factory=HardwareSpec)
     """Hardware requirements."""
     tags: Annotated[tuple[Label, ...], BeforeValidator(as_list)] = ()
-    """Tags that the worker must have (`WORKER_TAGS`); its id also counts as a tag."""
+    """Tags that the worker must have (`TUNEFLEET_WORKER_TAGS`); its id also counts as a tag."""
 
     @property
     def least_nodes(self) -> int:

@@ -53,7 +53,7 @@ class ApiSpec(Block):
     """`spec.api`: the HTTP request. `{{prompt}}` in its strings is replaced by each item of `data`."""
 
     url: Url | None = None
-    """URL; default: `/v1/chat/completions` below the worker's `NEBULA_API_BASE_URL`."""
+    """URL; default: `/v1/chat/completions` below the worker's `TUNEFLEET_API_TASK_URL`."""
     method: Annotated[Literal["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"], BeforeValidator(_upper)] = "POST"
     """HTTP method."""
     headers: Headers | None = None

@@ -33,14 +33,14 @@ def address_of(settings: RedisSettings) -> str | None:
     parts = urlsplit(url)
     if given and parts.scheme != "rediss":
         raise MachineError(
-            f"{_PARAMETERS[next(iter(given))]} is set, but REDIS_URL={parts.scheme}://… does not use TLS.",
-            hint="Use rediss://… in REDIS_URL, or unset the file.",
+            f"{_PARAMETERS[next(iter(given))]} is set, but TUNEFLEET_REDIS_URL={parts.scheme}://… does not use TLS.",
+            hint="Use rediss://… in TUNEFLEET_REDIS_URL, or unset the file.",
         )
     named = parse_qs(parts.query)
     for name, variable in _PARAMETERS.items():
         path = given.get(name) or next((Path(each) for each in named.get(name, ())), None)
         if path is not None:
-            _read(variable if name in given else f"{name} in REDIS_URL", path)
+            _read(variable if name in given else f"{name} in TUNEFLEET_REDIS_URL", path)
     if "ssl_certfile" in {*given, *named} and "ssl_keyfile" not in {*given, *named}:
         raise MachineError("TUNEFLEET_REDIS_CERT_FILE is set without TUNEFLEET_REDIS_KEY_FILE.", hint="Set both.")
     if not given:

@@ -61,11 +61,11 @@ def explained(error: Exception, url: str, doing: str, *, first: bool = False) ->
             return kind(
                 f"Redis at {where}: the user {user_of(url)!r} has no permission for {doing}: {words}.",
                 hint=f"Grant it with ACL SETUSER (the required permissions are in {ACL_FILE}), or use another user in "
-                "REDIS_URL.",
+                "TUNEFLEET_REDIS_URL.",
             )
         return kind(
             f"Redis at {where} rejects the login of the user {user_of(url)!r}: {words}.",
-            hint=f"Check REDIS_URL, or the user's line in the ACL file of that Redis ({ACL_FILE}).",
+            hint=f"Check TUNEFLEET_REDIS_URL, or the user's line in the ACL file of that Redis ({ACL_FILE}).",
         )
     if "SSL" in words:
         return _not_encrypted(MachineError if first else UnreachableError, where, words)
@@ -75,7 +75,9 @@ def explained(error: Exception, url: str, doing: str, *, first: bool = False) ->
             hint="Give it more memory, or delete data of other applications. No data is lost meanwhile.",
         )
     if isinstance(error, ReadOnlyError):
-        return UnreachableError(f"Redis at {where} is a read-only replica.", hint="Set REDIS_URL to the primary.")
+        return UnreachableError(
+            f"Redis at {where} is a read-only replica.", hint="Set TUNEFLEET_REDIS_URL to the primary."
+        )
     if isinstance(error, BusyLoadingError):
         return UnreachableError(f"Redis at {where} is still loading its data.")
     if isinstance(error, ResponseError):
@@ -95,7 +97,7 @@ def _not_encrypted(
         return kind(
             f"Redis at {where} has an untrusted certificate: {words}.",
             hint="Set TUNEFLEET_REDIS_CA_FILE to its CA certificate, and use a host name of the certificate in "
-            "REDIS_URL.",
+            "TUNEFLEET_REDIS_URL.",
         )
     if "CERTIFICATE_REQUIRED" in words or "HANDSHAKE_FAILURE" in words:
         return kind(
@@ -103,4 +105,4 @@ def _not_encrypted(
             hint="Set TUNEFLEET_REDIS_CERT_FILE and TUNEFLEET_REDIS_KEY_FILE, or disable client certificates in Redis "
             "(tls-auth-clients no) and use a password.",
         )
-    return kind(f"TLS to Redis at {where} failed: {words}.", hint="Check that REDIS_URL has the TLS port.")
+    return kind(f"TLS to Redis at {where} failed: {words}.", hint="Check that TUNEFLEET_REDIS_URL has the TLS port.")

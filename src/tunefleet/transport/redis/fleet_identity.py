@@ -119,7 +119,7 @@ class StoreClaim:
             f"Another server, {current.get('where', 'at an unknown location')}, serves the fleet with the "
             f"{named} in the Redis at "
             f"{shown(self._url)} from another database: workers would switch between the two.",
-            hint="Give one of them, and its workers, a separate TASK_TOPIC or TUNEFLEET_REDIS_PREFIX.",
+            hint="Give one of them, and its workers, a separate TUNEFLEET_TASK_TOPIC or TUNEFLEET_REDIS_PREFIX.",
         )
 
 

@@ -134,7 +134,7 @@ def check_url(url: str) -> None:
 
 def _no_url(scheme: str, why: str) -> MachineError:
     return MachineError(
-        f"REDIS_URL={scheme}://… is not a valid Redis URL: {why}.",
+        f"TUNEFLEET_REDIS_URL={scheme}://… is not a valid Redis URL: {why}.",
         hint="Use redis://host:6379/0, rediss://… with TLS, or unix:///path/of/the.sock. In a password, encode "
         "/ as %2F, "
         ": as %3A and @ as %40.",

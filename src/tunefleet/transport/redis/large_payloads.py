@@ -83,7 +83,7 @@ class BulkClient:
         except (httpx.HTTPError, RuntimeError) as error:
             raise trust.explained(self._url, error) or UnreachableError(
                 f"The server at {self._url} does not respond, and a message is too large for Redis.",
-                hint="Set ORCHESTRATOR_BASE_URL to a URL of the server that this machine can reach.",
+                hint="Set TUNEFLEET_SERVER_URL to a URL of the server that this machine can reach.",
                 detail=repr(error),
             ) from error
 

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dotenv import dotenv_values
-
 from tunefleet.client.connection import Connection, normalise
 from tunefleet.client.routes.workflow_routes import join as exchange
 from tunefleet.client.transport import Policy, Transport
 from tunefleet.errors import InputError
 from tunefleet.schemas.enrollment import JoinReply, JoinRequest
-from tunefleet.settings import ProcessSettings
+from tunefleet.settings import ProcessSettings, saved_server
 from tunefleet.trainer_control.files import read_json, write_json, write_text
 
 _PATIENCE_S: Final = 15.0
@@ -64,9 +62,9 @@ def join(
         reply = transport.run(exchange(JoinRequest(token=token, secret_hash=digest, name=socket.gethostname()[:100])))
     finally:
         transport.close()
-    found = {"ORCHESTRATOR_BASE_URL": base, "TUNEFLEET_WORKER_KEY": secret}
-    found |= {"WORKER_ID": reply.worker_id} if reply.worker_id is not None else {}
-    found |= {"WORKER_TAGS": ",".join(reply.tags)} if reply.tags is not None else {}
+    found = {"TUNEFLEET_SERVER_URL": base, "TUNEFLEET_WORKER_KEY": secret}
+    found |= {"TUNEFLEET_WORKER_ID": reply.worker_id} if reply.worker_id is not None else {}
+    found |= {"TUNEFLEET_WORKER_TAGS": ",".join(reply.tags)} if reply.tags is not None else {}
     # dotenv takes the last of two lines with the same name, so the settings of the invitation come last.
     text = "".join([*kept, *(_line(name, value) for name, value in found.items())])
     write_text(file, _HEAD + text, mode=0o600, sync=True)
@@ -74,7 +72,7 @@ def join(
 
 
 def _refuse_other_server(file: Path, base: str, *, replace: bool) -> None:
-    before = dotenv_values(file).get("ORCHESTRATOR_BASE_URL") if file.is_file() else None
+    before = saved_server(file) if file.is_file() else None
     if before is not None and before != base and not replace:
         raise InputError(
             f"This machine is already a worker of {before}.",

@@ -43,7 +43,7 @@ def run(source: Source, weights: Files, highest: int, *, on_cpu: bool) -> dict[s
     except torch.cuda.OutOfMemoryError as error:
         raise MachineError(
             f"{source.identifier} does not fit into the memory of the GPU.",
-            hint=f"Set USE_CPU_FOR_MODELS=true to use the CPU, use a larger GPU, or {_FILES_ONLY}.",
+            hint=f"Set TUNEFLEET_CAMPAIGN_CPU=true to use the CPU, use a larger GPU, or {_FILES_ONLY}.",
         ) from error
     if not bool(torch.isfinite(logits).all()):
         raise ModelError(
@@ -64,7 +64,11 @@ def _require_memory(weights: Files, hardware: Hardware, compute: str) -> None:
         available = sum(torch.cuda.mem_get_info(each)[0] for each in range(torch.cuda.device_count()))
         where = "memory of the GPU"
     if needed > available:
-        way = "Use a worker with more" if hardware.device == "cpu" else "Set USE_CPU_FOR_MODELS=true, use a larger GPU"
+        way = (
+            "Use a worker with more"
+            if hardware.device == "cpu"
+            else "Set TUNEFLEET_CAMPAIGN_CPU=true, use a larger GPU"
+        )
         raise MachineError(
             f"The forward pass needs about {needed / 1e9:.1f} GB of {where}, but {available / 1e9:.1f} GB are free.",
             hint=f"{way}, or {_FILES_ONLY}.",

@@ -29,8 +29,8 @@ export function Join() {
 
 function commands(way: "redis" | "agent", here: string): string {
   if (way === "redis")
-    return `export REDIS_URL=redis://HOST:6379/0\nexport ORCHESTRATOR_BASE_URL=${here}\nexport RESULTS_DIR=./results_workers\ntunefleet worker`;
-  return `tunefleet agent install --set BACKEND_URL=${here} --set API_KEY=KEY\ntunefleet agent status`;
+    return `export TUNEFLEET_REDIS_URL=redis://HOST:6379/0\nexport TUNEFLEET_SERVER_URL=${here}\nexport TUNEFLEET_RESULTS_DIR=./results_workers\ntunefleet worker`;
+  return `tunefleet agent install --set TUNEFLEET_BACKEND_URL=${here} --set TUNEFLEET_BACKEND_KEY=KEY\ntunefleet agent status`;
 }
 
 const ABOUT: Record<Way, ReactNode> = {
