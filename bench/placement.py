@@ -173,10 +173,12 @@ def _load(number: int, times: int) -> Load:
 def tell_some(core: ServerContext, ended: set[str], chance: random.Random, times: int) -> None:
     """Let workers tell of ends, whereby their figures are outdated, and some tell new figures."""
     for worker_id in ended:
-        core.state(Fleet).presences[worker_id].hear(None, ended=True, at=time.time())
+        core.state(Fleet).presences[worker_id].record_load(None, ended=True, at=time.time())
     there = sorted(core.state(Fleet).presences)
     for worker_id in chance.sample(there, max(1, int(HEARD * len(there)))):
-        core.state(Fleet).presences[worker_id].hear(_load(int(worker_id[1:]), times), ended=False, at=time.time())
+        core.state(Fleet).presences[worker_id].record_load(
+            _load(int(worker_id[1:]), times), ended=False, at=time.time()
+        )
 
 
 def _new_tasks(workflow: tuple[str, int], numbers: range, now: float) -> Iterator[New]:

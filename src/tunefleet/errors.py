@@ -39,6 +39,8 @@ from importlib.metadata import PackageNotFoundError, distribution
 from typing import ClassVar, Final
 from urllib.parse import unquote, urlsplit
 
+_MAX_PATH: Final = 400
+
 
 class TunefleetError(Exception):
     """A known failure, with a message for the user.
@@ -59,9 +61,6 @@ class TunefleetError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}" if self.hint else self.message
-
-
-_MAX_PATH: Final = 400
 
 
 def printable(text: str, keep: str = "") -> str:

@@ -22,6 +22,17 @@ from tunefleet.runtime.monitor.system import SystemReader
 from tunefleet.settings import AgentSettings
 from tunefleet.spec import load_task_spec
 
+GIB: Final = 1 << 30
+# Bytes per parameter trained with AdamW: weight, gradient and two moments, in float32.
+_FULL_BYTES: Final = 16.0
+# Bits of the base weights -> bytes per frozen parameter, with the overhead of quantization.
+_FROZEN_BYTES: Final = {4: 0.55, 8: 1.1, 16: 2.0}
+# Bytes per parameter of the reference model of `dpo`, in half precision at least.
+_REFERENCE_BYTES: Final = 2.0
+# Limit of the safetensors format, so that a corrupt length does not make the agent read the whole file.
+_MAX_HEADER: Final = 100 << 20
+logger = logging.getLogger(__name__)
+
 
 class Agent:
     """One agent."""
@@ -71,19 +82,6 @@ class Agent:
         position = waiting.index(job_id) + 1 if job_id in waiting else None
         gpus = job.handle.job.gpus if job.handle is not None else ()
         return views.status(job, position=position, load=self.gpus.load(gpus[0]) if gpus else None)
-
-
-logger = logging.getLogger(__name__)
-
-GIB: Final = 1 << 30
-# Bytes per parameter trained with AdamW: weight, gradient and two moments, in float32.
-_FULL_BYTES: Final = 16.0
-# Bits of the base weights -> bytes per frozen parameter, with the overhead of quantization.
-_FROZEN_BYTES: Final = {4: 0.55, 8: 1.1, 16: 2.0}
-# Bytes per parameter of the reference model of `dpo`, in half precision at least.
-_REFERENCE_BYTES: Final = 2.0
-# Limit of the safetensors format, so that a corrupt length does not make the agent read the whole file.
-_MAX_HEADER: Final = 100 << 20
 
 
 def admit(spec: Mapping[str, Any], limit_bytes: int | None, fraction: float) -> None:

@@ -18,6 +18,7 @@ from tunefleet.trainer_control.control.control_server import peer_uid
 
 # A config has some kilobytes; a larger body is rejected before it is in memory.
 MAX_BYTES: Final = 4 << 20
+_LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 class _Bounded(Request):
@@ -58,9 +59,6 @@ class Route(APIRoute):
             return await handle(_Bounded(request.scope, request.receive))
 
         return bounded
-
-
-_LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 def check(request: Request) -> None:

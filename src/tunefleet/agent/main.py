@@ -45,6 +45,9 @@ logger = logging.getLogger(__name__)
 # Delay of a requested restart, so that the response is sent first.
 _RESTART_S: Final = 1.0
 _JOB_DEFAULTS: Final = BRIEF_SPIN
+_ID = re.compile(r"[A-Za-z0-9_.-]{10,80}")
+_BACKLOG: Final = 512
+_PORTS: Final = (8000, 8001)
 
 
 def run(settings: AgentSettings) -> bool:
@@ -227,9 +230,6 @@ def _threads(settings: AgentSettings) -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(max(1, core_count() // settings.max_jobs))} if settings.max_jobs > 1 else {}
 
 
-_ID = re.compile(r"[A-Za-z0-9_.-]{10,80}")
-
-
 def agent_id(settings: AgentSettings) -> str:
     """Return the agent's ID for the backend; generated as `agent_` and 16 hex digits if it is not set.
 
@@ -289,10 +289,6 @@ def line(agent: Agent, job_id: str) -> str:
     if status.eta_s is not None:
         parts.append(f"{status.eta_s:.0f} s left")
     return ", ".join(parts)
-
-
-_BACKLOG: Final = 512
-_PORTS: Final = (8000, 8001)
 
 
 def check(settings: AgentSettings) -> None:

@@ -32,6 +32,24 @@ if TYPE_CHECKING:
 
 # Handlers are plain functions, so that FastAPI runs them in threads: they read files.
 router = APIRouter(route_class=bodies.Route)
+_LOOK_S: Final = 0.3
+_PAGE: Final = 500
+_PING_S: Final = 15
+_STATUSES: Final = {
+    "spec_invalid": 422,
+    "input_invalid": 422,
+    "data_invalid": 422,
+    "model_invalid": 422,
+    "artifact_invalid": 422,
+    "unauthenticated": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "conflict": 409,
+    "too_large": 413,
+    "unreachable": 503,
+    "machine": 507,
+}
+log = logging.getLogger(__name__)
 
 
 def agent_of(request: Request) -> Agent:
@@ -208,11 +226,6 @@ def create_app(agent: Agent, verbs: AdminCommands) -> FastAPI:
     return app
 
 
-_LOOK_S: Final = 0.3
-_PAGE: Final = 500
-_PING_S: Final = 15
-
-
 def respond(events: AsyncIterator[ServerSentEvent]) -> Response:
     """Return an event stream response."""
     # Periodic comments keep proxies from closing an idle stream.
@@ -248,24 +261,6 @@ async def follow(agent: Agent, job: AgentJob, last_id: str | None) -> AsyncItera
 def _position(last_id: str | None) -> tuple[int, int]:
     first, _, second = (last_id or "").partition(":")
     return (int(first), int(second)) if first.isdigit() and second.isdigit() else (0, 0)
-
-
-log = logging.getLogger(__name__)
-
-_STATUSES: Final = {
-    "spec_invalid": 422,
-    "input_invalid": 422,
-    "data_invalid": 422,
-    "model_invalid": 422,
-    "artifact_invalid": 422,
-    "unauthenticated": 401,
-    "forbidden": 403,
-    "not_found": 404,
-    "conflict": 409,
-    "too_large": 413,
-    "unreachable": 503,
-    "machine": 507,
-}
 
 
 class NotNow(TunefleetError):

@@ -74,7 +74,7 @@ class Lifetime:
     _mirror: Mirror | None = None
     _epoch: int | None = None
     _hub: RedisHub | None = None
-    _courier: DeliveryLoop | None = None
+    _delivery_loop: DeliveryLoop | None = None
     _rounds: RoundScheduler | None = None
     _nodes: ClusterReconciler | None = None
     _campaigns: CampaignReconciler | None = None
@@ -150,8 +150,8 @@ class Lifetime:
         }
         self._nodes = ClusterReconciler(self.core, self.url)
         loops["clusters"] = self._loop("clusters", self._nodes.run_for_a_while)
-        self._courier = DeliveryLoop(self.core)
-        loops["notifications"] = self._loop("notifications", self._courier.run_once)
+        self._delivery_loop = DeliveryLoop(self.core)
+        loops["notifications"] = self._loop("notifications", self._delivery_loop.run_once)
         self._rounds = RoundScheduler(self.core)
         loops["rounds"] = self._loop("rounds", self._rounds.run_once)
         if self.url is not None:
@@ -184,23 +184,23 @@ class Lifetime:
             await self._campaigns.close()
         if self._rounds is not None:
             await self._rounds.close()
-        if self._courier is not None:
-            await self._courier.close()
+        if self._delivery_loop is not None:
+            await self._delivery_loop.close()
         if self._hub is not None:
             await self._hub.close()
-        self._campaigns = self._rounds = self._courier = self._hub = None
+        self._campaigns = self._rounds = self._delivery_loop = self._hub = None
 
     async def _run_campaigns(self) -> None:
         if self._campaigns is None:
             # Most servers have no campaign: load the code that runs them only when there is one.
             signals = self.core.signals
             seen = signals.version(CAMPAIGNS)
-            book = CampaignRepository(self.core)
-            if not (await book.due() or await book.to_cancel() or await TrackingOutbox(self.core).waits()):
+            repository = CampaignRepository(self.core)
+            if not (await repository.due() or await repository.to_cancel() or await TrackingOutbox(self.core).waits()):
                 await signals.wait(CAMPAIGNS, PLACEMENT_SWEEP_S, seen)
                 return
             assert self.url is not None
-            make = await asyncio.to_thread(_campaign_keeper)  # the import takes a while
+            make = await asyncio.to_thread(_campaign_reconciler)  # the import takes a while
             self._campaigns = make(self.core, self.url, self.trust)
         await self._campaigns.run_once()
 
@@ -260,7 +260,7 @@ def own_id(folder: Path) -> str:
         return made
 
 
-def _campaign_keeper() -> type[CampaignReconciler]:
+def _campaign_reconciler() -> type[CampaignReconciler]:
     from tunefleet.campaign.reconciler import CampaignReconciler  # noqa: PLC0415
 
     return CampaignReconciler

@@ -100,71 +100,6 @@ _EXAMPLE_PARAMETERS: Final = {
     "worker": "lab-3",
     "digest": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
 }
-
-
-def install(app: FastAPI) -> None:
-    """Make the app publish this document at its `openapi_url`."""
-
-    def document() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = _document(app)
-        return app.openapi_schema
-
-    app.openapi = document  # type: ignore[method-assign]
-
-
-def _document(app: FastAPI) -> dict[str, Any]:
-    document = get_openapi(
-        title=app.title, version=app.version, description=app.description, routes=app.routes, tags=TAGS
-    )
-    components = document.setdefault("components", {})
-    schemas = components.setdefault("schemas", {})
-    template = "#/components/schemas/{model}"
-    _, extra = models_json_schema([(model, "validation") for model in _BYTES_BODIES], ref_template=template)
-    for name, schema in extra["$defs"].items():
-        schemas.setdefault(name, schema)
-    for name in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(name, None)
-    components["securitySchemes"] = _KEYS
-    document["security"] = [{name: []} for name in _KEYS]
-    for path in document["paths"].values():
-        for operation in path.values():
-            _finish(operation)
-    return document
-
-
-def _finish(operation: dict[str, Any]) -> None:
-    for kind, content in operation.get("requestBody", {}).get("content", {}).items():
-        # The schema of an optional body is a union of its model and null.
-        forms = [content["schema"], *content["schema"].get("anyOf", ())]
-        name = next((form["$ref"] for form in forms if "$ref" in form), "").rpartition("/")[2]
-        if name in BODIES:
-            content["example"] = BODIES[name]
-        elif kind == "application/yaml":
-            content["example"] = DOCUMENT
-        elif any("yaml" in form.get("properties", {}) for form in content["schema"].get("oneOf", ())):
-            content["example"] = {"yaml": DOCUMENT}
-    for parameter in operation.get("parameters", ()):
-        example = _EXAMPLE_PARAMETERS.get(parameter["name"])
-        if example is not None and parameter["in"] == "path":
-            parameter["example"] = example
-    responses = operation["responses"]
-    responses.pop("422", None)
-    for status, response in responses.items():
-        content = response.get("content", {})
-        if status.startswith(("4", "5")) and "application/json" in content:
-            content[problem_details.MEDIA_TYPE] = content.pop("application/json")
-    responses["default"] = {
-        "description": "An error; `type` ends with the error code.",
-        "content": {
-            problem_details.MEDIA_TYPE: {
-                "schema": {"$ref": "#/components/schemas/Problem"},
-                "example": _PROBLEM_EXAMPLE,
-            }
-        },
-    }
-
-
 DOCUMENT: Final = """apiVersion: tunefleet/v1
 kind: Workflow
 metadata:
@@ -178,7 +113,6 @@ spec:
 _DIGEST: Final = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
 _TOKEN: Final = "att-0123456789ab.2cf24dba5fb0a30e26e83b2ac5b9e29e"
 _FILE: Final = {"path": "train.jsonl", "digest": _DIGEST, "size_bytes": 5}
-
 _TASK_BODIES: Final[dict[str, dict[str, Any]]] = {
     "SubmitRequest": {"document": DOCUMENT, "filename": "hello.yaml"},
     "CloneRequest": {"overrides": {"training.learning_rate": 1e-4}},
@@ -244,8 +178,6 @@ _TASK_BODIES: Final[dict[str, dict[str, Any]]] = {
         "lines": [json.dumps({"seq": 0, "at": 1.0, "type": "launch", "launch": "launch-1"})],
     },
 }
-
-
 _CAMPAIGN_BODIES: Final[dict[str, dict[str, Any]]] = {
     "CampaignApply": {
         "campaigns": {
@@ -267,10 +199,7 @@ _CAMPAIGN_BODIES: Final[dict[str, dict[str, Any]]] = {
     "CampaignRemerge": {"cycle": 3},
     "CampaignRollback": {"version": 2},
 }
-
-
 _JOB: Final = "exec-20260101-1"
-
 _TRAINING_BODIES: Final[dict[str, dict[str, Any]]] = {
     "ReportedPoint": {
         "step": 10,
@@ -301,10 +230,7 @@ _TRAINING_BODIES: Final[dict[str, dict[str, Any]]] = {
     "StartJob": {"config_id": "wf-0123456789ab", "name": "again"},
     "Heartbeat": {"holding": [_JOB], "want": 1},
 }
-
-
 _FEDERATED_DIGEST: Final = "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824"
-
 _FEDERATED_BODIES: Final[dict[str, dict[str, Any]]] = {
     "FederationSpec": {
         "name": "gsm8k",
@@ -341,5 +267,67 @@ _FEDERATED_BODIES: Final[dict[str, dict[str, Any]]] = {
     "RollbackRequest": {"version": 6},
     "TokenReplace": {"old_for_s": 3600},
 }
-
 BODIES: Final = _TASK_BODIES | _TRAINING_BODIES | _FEDERATED_BODIES | _CAMPAIGN_BODIES
+
+
+def install(app: FastAPI) -> None:
+    """Make the app publish this document at its `openapi_url`."""
+
+    def document() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _document(app)
+        return app.openapi_schema
+
+    app.openapi = document  # type: ignore[method-assign]
+
+
+def _document(app: FastAPI) -> dict[str, Any]:
+    document = get_openapi(
+        title=app.title, version=app.version, description=app.description, routes=app.routes, tags=TAGS
+    )
+    components = document.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    template = "#/components/schemas/{model}"
+    _, extra = models_json_schema([(model, "validation") for model in _BYTES_BODIES], ref_template=template)
+    for name, schema in extra["$defs"].items():
+        schemas.setdefault(name, schema)
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    components["securitySchemes"] = _KEYS
+    document["security"] = [{name: []} for name in _KEYS]
+    for path in document["paths"].values():
+        for operation in path.values():
+            _finish(operation)
+    return document
+
+
+def _finish(operation: dict[str, Any]) -> None:
+    for kind, content in operation.get("requestBody", {}).get("content", {}).items():
+        # The schema of an optional body is a union of its model and null.
+        forms = [content["schema"], *content["schema"].get("anyOf", ())]
+        name = next((form["$ref"] for form in forms if "$ref" in form), "").rpartition("/")[2]
+        if name in BODIES:
+            content["example"] = BODIES[name]
+        elif kind == "application/yaml":
+            content["example"] = DOCUMENT
+        elif any("yaml" in form.get("properties", {}) for form in content["schema"].get("oneOf", ())):
+            content["example"] = {"yaml": DOCUMENT}
+    for parameter in operation.get("parameters", ()):
+        example = _EXAMPLE_PARAMETERS.get(parameter["name"])
+        if example is not None and parameter["in"] == "path":
+            parameter["example"] = example
+    responses = operation["responses"]
+    responses.pop("422", None)
+    for status, response in responses.items():
+        content = response.get("content", {})
+        if status.startswith(("4", "5")) and "application/json" in content:
+            content[problem_details.MEDIA_TYPE] = content.pop("application/json")
+    responses["default"] = {
+        "description": "An error; `type` ends with the error code.",
+        "content": {
+            problem_details.MEDIA_TYPE: {
+                "schema": {"$ref": "#/components/schemas/Problem"},
+                "example": _PROBLEM_EXAMPLE,
+            }
+        },
+    }

@@ -19,7 +19,7 @@ from tunefleet.transport.redis.keys import Keys
 from tunefleet.transport.redis.server import RedisHub
 
 
-class CoreDesk:
+class RedisWorkerService:
     """Serves workers, which are identified by their registration."""
 
     def __init__(self, core: ServerContext) -> None:
@@ -72,7 +72,9 @@ def hub_of(core: ServerContext, url: str, here: str | None) -> RedisHub:
     # Stable across restarts, so that the server finds its pending entries; different for another server.
     about = f"{socket.gethostname()}:{settings.data_dir.absolute()}"
     name = hashlib.sha256(core.secret + about.encode()).hexdigest()[:12]
-    return RedisHub(url, keys_of(core), CoreDesk(core), name=name, store=store_of(core, address_of(core, url, here)))
+    return RedisHub(
+        url, keys_of(core), RedisWorkerService(core), name=name, store=store_of(core, address_of(core, url, here))
+    )
 
 
 def address_of(core: ServerContext, url: str, here: str | None) -> str:

@@ -21,6 +21,8 @@ M = TypeVar("M", bound=BaseModel)
 T = TypeVar("T")
 LARGE_BYTES: Final = 1 << 16
 """A body of at least this size is parsed in a thread, while the event loop serves other requests."""
+# A binary body.
+RAW: Final[tuple[str, dict[str, Any]]] = ("application/octet-stream", {"type": "string", "format": "binary"})
 
 
 async def parsed(parse: Callable[..., T], body: bytes, *more: object) -> T:
@@ -110,7 +112,3 @@ def documented(*content_types: tuple[str, dict[str, Any]]) -> dict[str, Any]:
 def json_of(model: type[BaseModel]) -> tuple[str, dict[str, Any]]:
     """Describe a JSON body of a model."""
     return "application/json", {"$ref": f"#/components/schemas/{model.__name__}"}
-
-
-# A binary body.
-RAW: Final[tuple[str, dict[str, Any]]] = ("application/octet-stream", {"type": "string", "format": "binary"})

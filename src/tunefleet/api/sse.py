@@ -135,7 +135,7 @@ class _Progress:
     core: ServerContext
     who: Actor
     wanted: EventFilter
-    _told: dict[str, ProgressView] = field(default_factory=dict)
+    _sent: dict[str, ProgressView] = field(default_factory=dict)
     _looked_at: float = 0.0
     _running: bool = True
 
@@ -156,11 +156,11 @@ class _Progress:
         )
         views = [view for view in running.items if self.wanted.task_id in {None, view.id}]
         self._running = bool(views)
-        told, self._told = self._told, {view.id: view.progress for view in views if view.progress is not None}
+        sent, self._sent = self._sent, {view.id: view.progress for view in views if view.progress is not None}
         return [
             _progress_event(view, view.progress, last_id)
             for view in views
-            if view.progress is not None and view.progress != told.get(view.id)
+            if view.progress is not None and view.progress != sent.get(view.id)
         ]
 
 

@@ -23,7 +23,7 @@ from azure.storage.blob import BlobBlock, BlobSasPermissions, ContentSettings
 
 from tunefleet import errors
 from tunefleet.artifacts.direct import Arrivals, PartLink
-from tunefleet.artifacts.refusals import in_our_words
+from tunefleet.artifacts.refusals import store_error
 from tunefleet.artifacts.remote import LINK_S, TYPE, ListedObject, RemoteStore, attachment, check, read_pieces
 from tunefleet.errors import MachineError, UnreachableError
 
@@ -49,6 +49,9 @@ _MAX_BLOCKS: Final = 45_000
 _SKEW: Final = timedelta(minutes=15)
 """Links are valid from this long ago: the service's clock may be behind ours."""
 _ANSWERS: Final = {"BlobNotFound", "ResourceNotFound"}
+_LOOK_S: Final = 0.2
+_COPY_BYTES_PER_S: Final = 4 << 20
+_COPY_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +103,7 @@ class AzureStore(RemoteStore):
         try:
             return int(self._container.get_blob_client(key).get_blob_properties().size)
         except ResourceNotFoundError as error:
-            if _word(error) in _ANSWERS:
+            if _error_code(error) in _ANSWERS:
                 return None
             raise
 
@@ -164,20 +167,15 @@ class AzureStore(RemoteStore):
             yield
         except AzureError as error:
             status = int(getattr(error, "status_code", None) or 0)
-            raise in_our_words(
-                self.name, _word(error), status, str(error), passes=not status,
+            raise store_error(
+                self.name, _error_code(error), status, str(error), passes=not status,
                 check="AZURE_STORAGE_CONNECTION_STRING", variables="AZURE_STORAGE_CONNECTION_STRING",
             ) from error  # fmt: skip
 
 
-def _word(error: Exception) -> str:
+def _error_code(error: Exception) -> str:
     word = getattr(error, "error_code", None) or getattr(error, "status_code", None) or type(error).__name__
     return str(getattr(word, "value", word))
-
-
-_LOOK_S: Final = 0.2
-_COPY_BYTES_PER_S: Final = 4 << 20
-_COPY_S: Final = 60.0
 
 
 class AzureArrivals(Arrivals):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from tunefleet import errors
-from tunefleet.artifacts.refusals import in_our_words
+from tunefleet.artifacts.refusals import store_error
 from tunefleet.artifacts.remote import LINK_S, TYPE, ListedObject, RemoteStore, attachment, check
 from tunefleet.errors import MachineError
 from tunefleet.fsutil import CHUNK_BYTES
@@ -149,9 +149,9 @@ class GcsStore(RemoteStore):
                 raise
             status = int(getattr(error, "code", None) or 0) if isinstance(error, GoogleAPICallError) else 0
             passes = isinstance(error, RetryError | TransportError | OSError)
-            said = _word(error, status)
-            raise in_our_words(
-                self.name, said, status, str(error),
+            code = _error_code(error, status)
+            raise store_error(
+                self.name, code, status, str(error),
                 passes=passes, check="the network", variables="GOOGLE_APPLICATION_CREDENTIALS",
             ) from error  # fmt: skip
 
@@ -194,7 +194,7 @@ def _credentials(key_file: Path) -> Any:
         ) from error
 
 
-def _word(error: Exception, status: int) -> str:
+def _error_code(error: Exception, status: int) -> str:
     if not isinstance(error, GoogleAPICallError):
         return type(error).__name__
     reasons = {str(each.get("reason")) for each in error.errors if isinstance(each, dict)}

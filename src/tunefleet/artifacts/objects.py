@@ -155,10 +155,10 @@ class ObjectStore:
         try:
             yield
         except (Boto3Error, BotoCoreError, ClientError, ValueError) as error:
-            raise _in_our_words(self._bucket, error) from error
+            raise _store_error(self._bucket, error) from error
 
 
-def _in_our_words(bucket: Bucket, error: Exception) -> MachineError | UnreachableError:
+def _store_error(bucket: Bucket, error: Exception) -> MachineError | UnreachableError:
     # boto3 wraps errors of transfers and keeps the service's response only as the context.
     cause = error.__context__ if isinstance(error, Boto3Error) and error.__context__ is not None else error
     if not isinstance(cause, ClientError):

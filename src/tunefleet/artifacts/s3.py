@@ -20,7 +20,7 @@ from botocore.exceptions import ClientError
 
 from tunefleet import errors
 from tunefleet.artifacts.direct import Arrivals, PartLink
-from tunefleet.artifacts.refusals import in_our_words
+from tunefleet.artifacts.refusals import store_error
 from tunefleet.artifacts.remote import LINK_S, SENDERS, TYPE, ListedObject, RemoteStore, attachment, check, read_pieces
 from tunefleet.errors import MachineError, NotFoundError, TunefleetError
 from tunefleet.fsutil import CHUNK_BYTES
@@ -42,6 +42,9 @@ _log = logging.getLogger(__name__)
 PART_BYTES: Final = 16 << 20
 _MAX_PARTS: Final = 9_000
 ABSENT: Final = frozenset({"404", "NoSuchKey", "NotFound"})
+_GONE: Final = frozenset({"NoSuchUpload", "NoSuchKey", "404", "NotFound"})
+_COPY: Final = TransferConfig(multipart_threshold=1 << 30, multipart_chunksize=256 << 20, max_concurrency=4)
+"""Copy in parts: one request of this protocol copies at most 5 GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,28 +192,23 @@ class S3Store(RemoteStore):
         try:
             yield
         except (BotoCoreError, ClientError, ValueError) as error:
-            raise _in_our_words(self._bucket, error) from error
+            raise _store_error(self._bucket, error) from error
 
 
-def _in_our_words(bucket: Bucket, error: Exception) -> TunefleetError:
-    said, status = type(error).__name__, 0
+def _store_error(bucket: Bucket, error: Exception) -> TunefleetError:
+    code, status = type(error).__name__, 0
     passes = isinstance(error, HTTPClientError | BotoConnectionError)
     if isinstance(error, ClientError):
         status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-        said = error_code(error)
-    return in_our_words(
-        repr(bucket), said, status, str(error), passes=passes, check="TUNEFLEET_S3_ENDPOINT", variables="its keys"
+        code = error_code(error)
+    return store_error(
+        repr(bucket), code, status, str(error), passes=passes, check="TUNEFLEET_S3_ENDPOINT", variables="its keys"
     )
 
 
 def error_code(error: Any) -> str:
     """Return the service's error code."""
     return str(error.response.get("Error", {}).get("Code", "unknown"))
-
-
-_GONE: Final = frozenset({"NoSuchUpload", "NoSuchKey", "404", "NotFound"})
-_COPY: Final = TransferConfig(multipart_threshold=1 << 30, multipart_chunksize=256 << 20, max_concurrency=4)
-"""Copy in parts: one request of this protocol copies at most 5 GB."""
 
 
 class S3Arrivals(Arrivals):

@@ -78,8 +78,8 @@ def _merged(done: Mapping[StepName, Mapping[str, Any]]) -> str | None:
 def _metrics(untold: PendingDelivery, candidate: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     done = untold.state.outcomes
     held_out, synth = done[StepName.SELECT]["loss"], candidate.get("synth_loss")
-    said = candidate.get("test_loss")
-    test = held_out if said is None else said
+    reported = candidate.get("test_loss")
+    test = held_out if reported is None else reported
     # The document's.
     yield "test_loss", test
     yield "synth_loss", synth

@@ -15,6 +15,10 @@ from tunefleet.cli.lazy_group import Entry, LazyGroup, markup_mode
 from tunefleet.cli.program import program, rename_in_help
 
 START, WORK, FLEET, HERE = "Start", "Train", "Fleet", "This machine"
+# Commands that run or maintain services configured in `.env`; `campaign` reads it as its predecessor did.
+_READ_DOTENV: Final = frozenset({
+    "up", "server", "worker", "agent", "campaign", "db", "backup", "restore", "verify-store", "doctor", "uninstall",
+})  # fmt: skip
 
 
 class Root(LazyGroup):
@@ -146,12 +150,6 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-# Commands that run or maintain services configured in `.env`; `campaign` reads it as its predecessor did.
-_READ_DOTENV: Final = frozenset({
-    "up", "server", "worker", "agent", "campaign", "db", "backup", "restore", "verify-store", "doctor", "uninstall",
-})  # fmt: skip
 
 
 @app.callback()

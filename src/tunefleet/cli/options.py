@@ -16,6 +16,9 @@ from tunefleet.errors import InputError, TunefleetError, printable
 
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)\s*([smhdw]?)$")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_PATIENCE_S = 2.0
+# Shorter than the patience: a local port that refuses is most likely a server that is not started.
+_REFUSED_S = 1.0
 
 
 def _completer(fetch: Callable[[Any], Iterable[tuple[str, str]]]) -> Callable[[str], list[tuple[str, str]]]:
@@ -155,9 +158,6 @@ def is_workflow(id_: str) -> bool:
     return id_.startswith("wf-")
 
 
-_PATIENCE_S = 2.0
-# Shorter than the patience: a local port that refuses is most likely a server that is not started.
-_REFUSED_S = 1.0
 # The value of `tunefleet --url`.
 chosen_url: ContextVar[str | None] = ContextVar("chosen_url", default=None)
 

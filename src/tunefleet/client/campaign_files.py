@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tunefleet.spec.documents.campaign_data import CampaignDatasetSpec
     from tunefleet.spec.documents.campaign_document import CampaignSpec
 
+_MOST_SHOWN: Final = 20
+_SPEAKERS: Final = (("chat_user_reference", "user"), ("chat_assistant_reference", "assistant"))
+
 
 def named_files(spec: CampaignSpec, folder: Path) -> Iterator[tuple[str, Path, str]]:
     """Yield the local files that a campaign names: key, path and kind.
@@ -134,8 +137,6 @@ def _check(campaigns: Mapping[str, CampaignSpec], folder: Path) -> None:
         raise SpecError(errors)
 
 
-_MOST_SHOWN: Final = 20
-_SPEAKERS: Final = (("chat_user_reference", "user"), ("chat_assistant_reference", "assistant"))
 Rows = Sequence[Mapping[str, Any]]
 Errors = Iterator[tuple[str, str, str | None]]
 

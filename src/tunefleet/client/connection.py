@@ -22,6 +22,7 @@ from tunefleet.settings import ClientSettings, load
 
 _USER: Final = re.compile(r"://[^/@\s]*@")
 _MOST_SHOWN: Final = 200
+_ANSWER_S: Final = 5.0
 
 
 class ClientFile(Message):
@@ -153,9 +154,6 @@ def write_client_file(file: Path, connection: Connection) -> None:
         json.dump({"url": connection.url, "key": connection.key}, out, indent=2)
         out.write("\n")
     draft.replace(file)
-
-
-_ANSWER_S: Final = 5.0
 
 
 def ahead_s(url: str) -> float | None:

@@ -44,6 +44,9 @@ _NO_WAY: Final = 3
 _LONGEST_PAUSE_S: Final = 5.0
 _STALE_SHARE: Final = 0.8
 """Share of a link's lifetime in which it is used: the part must also arrive before it expires."""
+AGAIN_S: Final = 600.0
+"""How long an unreachable store is not tried again."""
+logger = logging.getLogger(__name__)
 
 
 class DirectSender:
@@ -288,11 +291,6 @@ def _refusal(host: str, status: int) -> UnreachableError:
         f"The object store {host} rejected a part of a file with status {status}.",
         hint="Compare the clocks of server and store, or set TUNEFLEET_DIRECT_UPLOADS=off on the server.",
     )
-
-
-logger = logging.getLogger(__name__)
-AGAIN_S: Final = 600.0
-"""How long an unreachable store is not tried again."""
 
 
 class Unreached(UnreachableError):

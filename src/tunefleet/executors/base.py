@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from tunefleet import errors
 from tunefleet.client.external.interrupt import CancelToken
@@ -17,6 +17,9 @@ from tunefleet.runtime import envs
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.job_folder import Job, JobFolder
 from tunefleet.schemas.worker_link import Offer, SlotClass
+
+# Class attributes under their former names, which executors of other packages may still set or read.
+_FORMER_NAMES: Final = {"heeds": "supported_commands", "talks": "serves_chat"}
 
 
 class ResultError(TunefleetError):
@@ -48,14 +51,24 @@ class Executor(ABC):
     merges: ClassVar[bool] = False
     """Whether one run can compute several similar tasks: those of `Offer.merged` (`merge_children` of a job), each with
     an entry by its task id under `children` of the result. A task without an entry fails."""
-    heeds: ClassVar[frozenset[ControlCommand]] = frozenset()
+    supported_commands: ClassVar[frozenset[ControlCommand]] = frozenset()
     """Commands that its jobs support, such as a pause; others are rejected. None by default: a cancel needs no support
-    by the program. Use `TRAINING_COMMANDS` if the program runs a Trainer with `trainer_control.callbacks_for_job`,
-    `BETWEEN_ITEMS` if it processes items within `workloads.common.item_control.Heeding` (both in `schemas.control`)."""
+    by the program. From `schemas.control`: `TRAINING_COMMANDS` if the program runs a Trainer with
+    `trainer_control.callbacks_for_job`, `BETWEEN_ITEMS` if it processes items within
+    `workloads.common.item_control.ItemControl`."""
 
     brings_code: ClassVar[bool] = False
     """Whether every task of the kind runs custom code of the workflow file, which requires a worker with
     `--allow-code`."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Accept the former names of attributes."""
+        super().__init_subclass__(**options)
+        for former, name in _FORMER_NAMES.items():
+            if former in vars(cls) and name not in vars(cls):
+                setattr(cls, name, getattr(cls, former))
+            elif hasattr(cls, name):
+                setattr(cls, former, getattr(cls, name))
 
     def unavailable_reason(self) -> str | None:
         """Return why this machine cannot run the kind, with a hint how to fix it; None if it can."""
@@ -112,7 +125,7 @@ class JobExecutor(Executor):
     engine: ClassVar[bool] = False
     """Whether its jobs use the warm engine of their GPUs, so that the engine is not stopped for them."""
 
-    talks: ClassVar[bool] = False
+    serves_chat: ClassVar[bool] = False
     """Whether its jobs are chats; the worker relays the turns (`runtime.chat_channel`)."""
 
     def unavailable_reason(self) -> str | None:

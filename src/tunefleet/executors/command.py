@@ -17,7 +17,7 @@ class CommandExecutor(JobExecutor):
     kind = "command"
     brings_code = True
     program = "tunefleet.workloads.command:main"
-    heeds = TRAINING_COMMANDS
+    supported_commands = TRAINING_COMMANDS
 
     def outputs(self, folder: JobFolder) -> list[Output]:
         """Return the outputs of the command, as listed by its program."""

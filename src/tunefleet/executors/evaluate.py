@@ -12,6 +12,7 @@ from tunefleet.spec.tasks.evaluate_task import ITEMS_FOLDER
 
 _NEEDED: Final = ("torch", "transformers", "peft", "accelerate", "datasets")
 _HARNESS: Final = "lm-eval"
+_MODEL = "final_model"
 
 
 class EvaluateExecutor(JobExecutor):
@@ -19,7 +20,7 @@ class EvaluateExecutor(JobExecutor):
 
     kind = "evaluate"
     program = "tunefleet.workloads.evaluation:main"
-    heeds = BETWEEN_ITEMS
+    supported_commands = BETWEEN_ITEMS
 
     def unavailable_reason(self) -> str | None:
         """Return which libraries are missing."""
@@ -34,9 +35,6 @@ class EvaluateExecutor(JobExecutor):
         """Return the folder with the output for each row."""
         path = folder.root / ITEMS_FOLDER
         return [Output(name=ITEMS_FOLDER, kind="report", path=path)] if path.is_dir() else []
-
-
-_MODEL = "final_model"
 
 
 class VerifyExecutor(JobExecutor):

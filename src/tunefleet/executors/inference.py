@@ -17,7 +17,7 @@ class InferenceExecutor(JobExecutor):
     program = "tunefleet.workloads.inference:main"
     merges: ClassVar[bool] = True
     engine: ClassVar[bool] = True
-    heeds = BETWEEN_ITEMS
+    supported_commands = BETWEEN_ITEMS
 
     def unavailable_reason(self) -> str | None:
         """Return which libraries are missing."""
@@ -34,7 +34,7 @@ class EmbeddingExecutor(JobExecutor):
 
     kind = "embedding"
     program = "tunefleet.workloads.embedding:main"
-    heeds = BETWEEN_ITEMS
+    supported_commands = BETWEEN_ITEMS
 
     def unavailable_reason(self) -> str | None:
         """Return which libraries are missing."""
@@ -52,7 +52,7 @@ class ChatExecutor(JobExecutor):
     kind = "chat"
     program = "tunefleet.workloads.chat:main"
     engine = True
-    talks = True
+    serves_chat = True
 
     def unavailable_reason(self) -> str | None:
         """Return which libraries are missing."""

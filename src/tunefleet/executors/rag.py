@@ -45,7 +45,7 @@ class RagIndexExecutor(QdrantExecutor):
 
     kind = "rag_index"
     program = "tunefleet.workloads.rag:index"
-    heeds = BETWEEN_ITEMS
+    supported_commands = BETWEEN_ITEMS
 
     def outputs(self, folder: JobFolder) -> list[Output]:
         """Return the folder of the database, if it is not on a server."""

@@ -46,7 +46,7 @@ class Registry:
                 available=reason is None,
                 reason=reason,
                 merges=executor.merges,
-                heeds=tuple(sorted(executor.heeds)),
+                heeds=tuple(sorted(executor.supported_commands)),
                 features={S3: no_s3} | executor.features(variables) if reason is None else {},
             )
             for kind, executor in sorted(self._executors.items())

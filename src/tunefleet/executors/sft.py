@@ -28,7 +28,7 @@ class TrainingExecutor(JobExecutor):
 
     products: ClassVar[tuple[tuple[str, str], ...]] = (("final_model", "model"), ("final_lora", "adapter"))
     """Output folders of the program, and the artifact kind of each."""
-    heeds = TRAINING_COMMANDS
+    supported_commands = TRAINING_COMMANDS
 
     def unavailable_reason(self) -> str | None:
         """Return which training libraries are missing."""

@@ -20,6 +20,7 @@ PREFIX: Final = "base_model.model."
 _FACTOR: Final = re.compile(r"(?P<module>.+)\.(?P<kind>lora_(?:embedding_)?)(?P<side>[AB])(?P<end>\.weight)?")
 _NAMED: Final = re.compile(r".+\.lora_(?:embedding_)?[AB]\..+")
 _FROZEN: Final = re.compile(r".+\.base_layer\.(?:weight|bias)|(?:.+\.)?(?:embed_tokens|lm_head)\.weight")
+_GATHER: Final = "With DeepSpeed ZeRO-3 or FSDP, gather the shards before you save the adapter."
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +88,6 @@ def parts_of(config: AdapterConfig, file: AdapterFile) -> Parts:
         raise AdapterRefused("The adapter has no LoRA tensors (lora_A, lora_B).")
     layers = {module: _layer(module, factors[module], config, file.tensors) for module in sorted(factors)}
     return Parts(layers, tuple(sorted(whole)), tuple(sorted(frozen)))
-
-
-_GATHER: Final = "With DeepSpeed ZeRO-3 or FSDP, gather the shards before you save the adapter."
 
 
 def _plain(name: str) -> str:

@@ -14,6 +14,10 @@ _SPARE: Final = 0.75
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 _Short = Literal["slots", "cores", "memory", "disk", "gpus"]
+# A worker with a tag of this prefix takes only tasks that request the tag.
+_ONLY: Final = "only:"
+_MAX_REQUIREMENTS: Final = 2_000
+_MAX_GROUPS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +82,6 @@ def missing(need: Requirement, worker: WorkerState) -> tuple[int, int, int] | No
     return gpus, max(0, memory), max(0, cores)
 
 
-# A worker with a tag of this prefix takes only tasks that request the tag.
-_ONLY: Final = "only:"
-_MAX_REQUIREMENTS: Final = 2_000
-_MAX_GROUPS: Final = 20_000
 # Caches: requirements repeat over tasks and hardware repeats over workers, so a cycle compares each pair once.
 _mismatches: dict[Requirement, dict[int, str | None]] = {}
 

@@ -60,6 +60,7 @@ _MESSAGES: Final = {
     TaskReason.OUT_OF_MEMORY: "Out of memory.",
     TaskReason.DISK_FULL: "The disk is full.",
 }
+logger = logging.getLogger(__name__)
 
 
 class JobEnd(Message):
@@ -208,9 +209,6 @@ def _signal(returncode: int) -> str:
         return signal.Signals(-returncode).name
     except ValueError:
         return f"signal {-returncode}"
-
-
-logger = logging.getLogger(__name__)
 
 
 def add(folder: JobFolder, launch: str, name: str, message: str, *, phase: str | None = None) -> None:

@@ -130,7 +130,7 @@ class Supervisor:
         read_fd, write_fd = os.pipe()
         with os.fdopen(read_fd) as pipe:
             try:
-                keeper = _spawn_keeper(folder, write_fd, job_environment(self._base_env, job))
+                parent = _spawn_parent(folder, write_fd, job_environment(self._base_env, job))
             except OSError as error:
                 raise MachineError(f"Cannot start job {job['job_id']}: {error}.", detail=repr(error)) from error
             finally:
@@ -139,7 +139,7 @@ class Supervisor:
         if reply is not None:
             return reply
         # Killed, so that it does not start after the launch has been reported as failed.
-        keeper.kill()
+        parent.kill()
         message = f"Cannot start job {job['job_id']}: its parent process does not answer; see its train.log."
         return {"ok": False, "code": "silent", "message": message}
 
@@ -192,10 +192,10 @@ def _log_base(folder: JobFolder, attempt: int) -> int:
     return job_log.end(folder.log)
 
 
-def _spawn_keeper(folder: JobFolder, reply_fd: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _spawn_parent(folder: JobFolder, reply_fd: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-P", "-m", "tunefleet.runtime.launch.job_parent", str(folder.root), str(reply_fd)]
     with folder.log.open("ab") as log:
-        keeper = subprocess.Popen(
+        parent = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=log,
@@ -205,8 +205,8 @@ def _spawn_keeper(folder: JobFolder, reply_fd: int, environment: Mapping[str, st
             start_new_session=True,
         )
     # Reaped by a thread; if the supervisor dies first, init does it.
-    threading.Thread(target=keeper.wait, name=f"keeper-{keeper.pid}", daemon=True).start()
-    return keeper
+    threading.Thread(target=parent.wait, name=f"job-parent-{parent.pid}", daemon=True).start()
+    return parent
 
 
 def _check(job: Job, reply: dict[str, Any]) -> None:

@@ -14,6 +14,8 @@ from tunefleet.schemas.fleet import ConcurrencyForecast, TaskForecast, TaskGlanc
 T = TypeVar("T")
 
 Role = Literal["admin", "member", "viewer", "worker"]
+# Prefix of the error code (`TunefleetError.code`) in a problem's `type`.
+PROBLEM_PREFIX = "urn:tunefleet:error:"
 
 
 class Page(Message, Generic[T]):
@@ -21,10 +23,6 @@ class Page(Message, Generic[T]):
 
     items: tuple[T, ...]
     next_cursor: str | None = None
-
-
-# Prefix of the error code (`TunefleetError.code`) in a problem's `type`.
-PROBLEM_PREFIX = "urn:tunefleet:error:"
 
 
 class Problem(Message):

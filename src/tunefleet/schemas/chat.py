@@ -15,6 +15,27 @@ BASE: Final = "base"
 TUNED: Final = "tuned"
 
 Finish = Literal["stop", "length", "abort"]
+_OF_MESSAGES: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
+    "tool_calls": ("tools are not supported in a chat", ()),
+    "function_call": ("functions are not supported in a chat", ()),
+    "refusal": ("refusals are not supported in a chat", ("",)),
+    "audio": ("audio is not supported in a chat", ()),
+    "annotations": ("annotations are not supported in a chat", ()),
+}
+_IGNORED: Final = (
+    "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls",
+)  # fmt: skip
+_OF_REQUESTS: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
+    "tools": ("tools are not supported in a chat", ()),
+    "tool_choice": ("tools are not supported in a chat", ("none", "auto")),
+    "functions": ("functions are not supported in a chat", ()),
+    "function_call": ("functions are not supported in a chat", ("none", "auto")),
+    "logprobs": ("log probabilities are not supported in a chat", (False,)),
+    "top_logprobs": ("log probabilities are not supported in a chat", (0,)),
+    "logit_bias": ("logit biases are not supported in a chat", ()),
+    "modalities": ("only text output is supported in a chat", (["text"],)),
+    "audio": ("only text output is supported in a chat", ()),
+}
 
 
 def _as_tuple(value: Any) -> Any:
@@ -51,29 +72,6 @@ def _refuse(value: Any, field: str, same: Mapping[str, tuple[str, tuple[Any, ...
     why, unwanted = same[field]
     if value not in ([], {}) and value not in unwanted:
         raise ValueError(why)
-
-
-_OF_MESSAGES: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
-    "tool_calls": ("tools are not supported in a chat", ()),
-    "function_call": ("functions are not supported in a chat", ()),
-    "refusal": ("refusals are not supported in a chat", ("",)),
-    "audio": ("audio is not supported in a chat", ()),
-    "annotations": ("annotations are not supported in a chat", ()),
-}
-_IGNORED: Final = (
-    "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "parallel_tool_calls",
-)  # fmt: skip
-_OF_REQUESTS: Final[dict[str, tuple[str, tuple[Any, ...]]]] = {
-    "tools": ("tools are not supported in a chat", ()),
-    "tool_choice": ("tools are not supported in a chat", ("none", "auto")),
-    "functions": ("functions are not supported in a chat", ()),
-    "function_call": ("functions are not supported in a chat", ("none", "auto")),
-    "logprobs": ("log probabilities are not supported in a chat", (False,)),
-    "top_logprobs": ("log probabilities are not supported in a chat", (0,)),
-    "logit_bias": ("logit biases are not supported in a chat", ()),
-    "modalities": ("only text output is supported in a chat", (["text"],)),
-    "audio": ("only text output is supported in a chat", ()),
-}
 
 
 class ChatMessage(_OpenAIBody):

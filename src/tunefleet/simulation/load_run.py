@@ -31,6 +31,12 @@ _SUBMITS: Final = 4
 _SETTLED_S: Final = 3.0
 # Without progress for this time plus the run time of a task, the load counts as stalled.
 _STALL_S: Final = 60.0
+# Maximum tasks per workflow.
+BATCH: Final = 200
+# Workers that are inspected for their GPU sizes.
+_INSPECTED: Final = 200
+_MODEL: Final = {"source": {"identifier": "builtin:gsm8k-llama-2m"}}
+_DATA: Final = {"path": "builtin:gsm8k", "prompt_column": "question", "response_column": "answer"}
 
 
 class Progress(NamedTuple):
@@ -231,14 +237,6 @@ class Load:
                 await self._client.workers.remove(profile.worker_id(self._plan, number))
         for id_ in ids:
             await self._client.workflows.remove(id_)
-
-
-# Maximum tasks per workflow.
-BATCH: Final = 200
-# Workers that are inspected for their GPU sizes.
-_INSPECTED: Final = 200
-_MODEL: Final = {"source": {"identifier": "builtin:gsm8k-llama-2m"}}
-_DATA: Final = {"path": "builtin:gsm8k", "prompt_column": "question", "response_column": "answer"}
 
 
 def documents(plan: Plan) -> Iterator[tuple[int, str]]:

@@ -46,6 +46,14 @@ _NO_HUB_ID: Final = (
 )
 _URL = re.compile(r"https?://[^\s/?#]\S*", re.IGNORECASE)
 _MAX_HEADERS: Final = 50
+# `s3://BUCKET/PREFIX`, with S3's naming rules for buckets; groups: bucket, prefix.
+BUCKET_URL: Final = re.compile(
+    r"s3://((?!-)(?=[a-z0-9.-]{3,63}(?:/|$))[a-z0-9-]+(?<!-)(?:\.(?!-)[a-z0-9-]+(?<!-))*)(?:/(.*))?"
+)
+# Built-in models and datasets are resolved on the worker and never uploaded.
+BUILTIN_PREFIX: Final = "builtin:"
+BUILTIN_MODELS: Final = ("builtin:gsm8k-llama-2m",)
+BUILTIN_DATASETS: Final = ("builtin:extraction", "builtin:gsm8k", "builtin:gsm8k-preferences")
 
 
 class Block(BaseModel):
@@ -242,12 +250,6 @@ def is_url(value: str) -> bool:
     return True
 
 
-# `s3://BUCKET/PREFIX`, with S3's naming rules for buckets; groups: bucket, prefix.
-BUCKET_URL: Final = re.compile(
-    r"s3://((?!-)(?=[a-z0-9.-]{3,63}(?:/|$))[a-z0-9-]+(?<!-)(?:\.(?!-)[a-z0-9-]+(?<!-))*)(?:/(.*))?"
-)
-
-
 def is_written_as_path(value: str) -> bool:
     """Whether a string can only be a path and not a hub id: it starts with `./`, `../`, `/` or `~`."""
     return value in {".", ".."} or value.startswith(("./", "../", "/", "~"))
@@ -374,12 +376,6 @@ def camel_case(data: Any, block: type[BaseModel]) -> Any:
 
 # A mapping with keys of a third-party library.
 FreeMapping = Annotated[dict[str, Any], WithJsonSchema({"type": "object"})]
-
-
-# Built-in models and datasets are resolved on the worker and never uploaded.
-BUILTIN_PREFIX: Final = "builtin:"
-BUILTIN_MODELS: Final = ("builtin:gsm8k-llama-2m",)
-BUILTIN_DATASETS: Final = ("builtin:extraction", "builtin:gsm8k", "builtin:gsm8k-preferences")
 
 
 def _known(what: str, names: tuple[str, ...]) -> Callable[[str], str]:

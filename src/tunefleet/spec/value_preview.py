@@ -11,6 +11,9 @@ from tunefleet.errors import Fault
 
 # Errors reported per workflow file: more are of no use, and the search for the nearest key takes time.
 MAX_FAULTS: Final = 200
+# `get_close_matches` compares every pair of words, which takes long for many or long ones.
+_MAX_KNOWN: Final = 200
+_MAX_CHARACTERS: Final = 64
 
 
 @dataclass(frozen=True)
@@ -52,11 +55,6 @@ def first_faults(faults: Sequence[Fault]) -> list[Fault]:
 
 def _position(fault: Fault) -> tuple[int, int]:
     return fault.line, fault.column
-
-
-# `get_close_matches` compares every pair of words, which takes long for many or long ones.
-_MAX_KNOWN: Final = 200
-_MAX_CHARACTERS: Final = 64
 
 
 def nearest(word: str, known: Mapping[str, Any] | set[str] | list[str]) -> str | None:

@@ -138,8 +138,8 @@ class JobContract(ExecutorContract):
         assert self.same(found, self._ended_well(runner, self.spec, inputs)), "A third launch has changed the result."
 
     def test_heeds_what_it_says(self, tmp_path: Path) -> None:
-        """A save and a pause in `heeds` are carried out, and a launch after the pause completes."""
-        asked = [name for name in _ASKED if name in self.executor.heeds]
+        """A save and a pause in `supported_commands` are carried out, and a launch after the pause completes."""
+        asked = [name for name in _ASKED if name in self.executor.supported_commands]
         if not asked:
             return
         runner, inputs = self._runner(tmp_path), self.inputs_of(tmp_path)
@@ -149,13 +149,13 @@ class JobContract(ExecutorContract):
         end = runner.end(handle)
         assert took, (
             f"The job ended ({end.reason}) before it took {', '.join(asked)}: give it more work with long_spec, or "
-            f"leave them out of heeds.\n{runner.log(handle)}"
+            f"leave them out of supported_commands.\n{runner.log(handle)}"
         )
         for name in asked:
             state = handle.command_state(name)
             assert state.state == "durable", (
                 f"{name} is {state.state}: {state.message}. Give it more work with long_spec, or leave {name} "
-                "out of heeds."
+                "out of supported_commands."
             )
         if ControlCommand.PAUSE in asked:
             assert end.outcome == "paused", f"After a pause it is {end.outcome} ({end.reason}): {end.error}"

@@ -20,6 +20,11 @@ from typing import Protocol
 
 from .files import write_json
 
+# Dumps the stacks of all threads to standard error. A real-time signal, because libraries use SIGUSR1 themselves.
+SIGNAL: int = signal.SIGRTMAX - 7 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR1
+RANKS = "ranks"
+logger = logging.getLogger(__name__)
+
 
 class Watcher(Protocol):
     """Is called when the process ends."""
@@ -67,12 +72,6 @@ def _exit() -> None:
         watcher.on_exit()
 
 
-logger = logging.getLogger(__name__)
-
-# Dumps the stacks of all threads to standard error. A real-time signal, because libraries use SIGUSR1 themselves.
-SIGNAL: int = signal.SIGRTMAX - 7 if hasattr(signal, "SIGRTMAX") else signal.SIGUSR1
-
-
 def listen() -> bool:
     """Dump the stacks to standard error on each `SIGNAL`, also in forked children.
 
@@ -98,9 +97,6 @@ def listens(pid: int) -> bool:
         return False
     caught = next((line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:")), "0")
     return bool(int(caught, 16) >> (SIGNAL - 1) & 1)
-
-
-RANKS = "ranks"
 
 
 def record_failure(folder: Path, rank: int, error: str, kind: str, traceback: str | None) -> None:

@@ -44,6 +44,9 @@ from .preemption import PREFIX, SigtermPause
 from .process_identity import variable
 
 logger = logging.getLogger("tunefleet.control")
+_SAVED = "saved.json"
+_OVERRIDES = "overrides.json"
+_STOPPING = ("graceful_stop", "save_and_stop", "pause")
 
 
 class Control:
@@ -262,11 +265,6 @@ def control(
     if attached is not None:
         return Control(job_id, Path(attached), max_steps, http=http, attached=True)
     return Control(job_id, Path(folder or Path("tunefleet-runs", job_id)).resolve(), max_steps, http=http)
-
-
-_SAVED = "saved.json"
-_OVERRIDES = "overrides.json"
-_STOPPING = ("graceful_stop", "save_and_stop", "pause")
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,10 @@ from tunefleet.worker.verbs import AdminCommands, RecentLog, exec_self
 from tunefleet.worker.worker import Worker, new_session
 
 logger = logging.getLogger(__name__)
+_JOB_DEFAULTS: Final = BRIEF_SPIN
+_ASK_S: Final = 1.0
+# One of this many lookups of the server's address is logged.
+_SAY_EVERY: Final = 30
 
 
 def run(
@@ -158,12 +162,6 @@ def _require_key(settings: WorkerSettings) -> None:
             "Or set TUNEFLEET_WORKER_KEY to a key with the role worker. "
             "A worker that connects through Redis (TUNEFLEET_REDIS_URL) needs no key.",
         )
-
-
-_JOB_DEFAULTS: Final = BRIEF_SPIN
-_ASK_S: Final = 1.0
-# One of this many lookups of the server's address is logged.
-_SAY_EVERY: Final = 30
 
 
 def _build(

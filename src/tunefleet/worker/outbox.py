@@ -197,7 +197,7 @@ class Outbox:
     ) -> Draft:
         """Build the next request, limited to the size of one exchange. Call it under the lock of `changed`."""
         finishes = self._first_finishes()
-        said = _SentItems(
+        sent = _SentItems(
             tuple(self._outcomes),
             tuple(self._reached.values()),
             tuple(sorted(self._discarded)),
@@ -211,9 +211,9 @@ class Outbox:
             accepts=tuple(self._accepts),
             points={token: point for token, point in self._accepts.items() if point is not None},
             finishes=finishes,
-            outcomes=said.outcomes,
-            reached=said.reached,
-            discarded=said.discarded,
+            outcomes=sent.outcomes,
+            reached=sent.reached,
+            discarded=sent.discarded,
             stalled={token: time.monotonic() - since for token, since in self._stalled_since.items()},
             delivering=dict.fromkeys(delivering, "") | self._held_up,
             fetching={token: what for token, (_, what) in self._fetching.items()},
@@ -221,7 +221,7 @@ class Outbox:
             draining=draining,
             load=self._load,
         )
-        return Draft(request, self._version, said)
+        return Draft(request, self._version, sent)
 
     def answered(self, draft: Draft, reply: ExchangeReply) -> None:
         """Remove what the server has stored."""

@@ -61,7 +61,7 @@ class ClusterContract:
         until(cluster, "holds", lambda seen: seen.stage == "running")
         cluster.submit(ask("waits", f"echo $TUNEFLEET_NODE >> {out}"))
         waits = until(cluster, "waits", self.waits_for_room)
-        assert waits.told
+        assert waits.reason
         go.touch()
         until(cluster, "waits")
         assert lines(out, 2) == ["0", "1"]
@@ -83,7 +83,7 @@ class ClusterContract:
         failed = until(cluster, "fails")
         assert not failed.withdrawn
         assert not failed.hopeless
-        assert "3" in failed.told
+        assert "3" in failed.reason
 
     def test_one_that_nobody_has_asked_for_is_not_known(self, cluster: Cluster) -> None:
         assert cluster.look(["nobody"]) == {}
@@ -91,4 +91,4 @@ class ClusterContract:
 
     def waits_for_room(self, seen: ClusterJobState) -> bool:
         """Whether it is said of a job that it waits for room, in the words of the cluster."""
-        return seen.stage == "waiting" and bool(seen.told)
+        return seen.stage == "waiting" and bool(seen.reason)

@@ -101,7 +101,7 @@ def test_an_older_backup_is_migrated(
     revision = archive.write(target, file).revision
     assert next_revision() != revision
     assert archive.restore(file, new, tmp_path / "data").revision == revision
-    found = offline.standing(new)
+    found = offline.status_of(new)
     assert (found.current, found.tables, found.rows) == (True, len(metadata.tables) + 1, 10)
     moved, was = everything(new), everything(target)
     # The next revision has filled a column of `meta`, and made a table.

@@ -115,7 +115,7 @@ def test_an_empty_database_is_made_at_once_as_the_migrations_would_have_made_it(
 
 
 def test_an_older_database_comes_up_to_date_with_all_its_rows(older: Path | str) -> None:
-    before, made = offline.standing(older), described(older)
+    before, made = offline.status_of(older), described(older)
     assert (before.revision, before.current, before.rows) == (migrate.REVISIONS[-2], False, 4)
     opened = Database.open(older)
     try:
@@ -123,7 +123,7 @@ def test_an_older_database_comes_up_to_date_with_all_its_rows(older: Path | str)
         kept = opened.read(lambda connection: training_protocol.job(connection, "task-1")).result(30)
     finally:
         opened.close()
-    after = offline.standing(older)
+    after = offline.status_of(older)
     assert (after.revision, after.current, after.tables) == (migrate.HEAD, True, len(metadata.tables) + 1)
     assert kept == training_protocol.JobRow("task-1", "{}", None, "/ckpt", "[]")
     with offline.reading(older) as connection:
@@ -140,13 +140,13 @@ def test_an_older_database_comes_up_to_date_with_all_its_rows(older: Path | str)
 
 def test_a_migration_that_fails_leaves_everything_as_it_was(older: Path | str, tmp_path: Path) -> None:
     put(older, tmp_path, "INSERT INTO meta (name, value) VALUES ('label-3', 'red')")
-    before, made = offline.standing(older), described(older)
+    before, made = offline.status_of(older), described(older)
     with pytest.raises(StoreError):
         Database.open(older)
-    assert (offline.standing(older), described(older)) == (before, made)
+    assert (offline.status_of(older), described(older)) == (before, made)
     put(older, tmp_path, "UPDATE meta SET value = 'blue' WHERE name = 'label-3'")
     Database.open(older).close()
-    assert offline.standing(older).current
+    assert offline.status_of(older).current
 
 
 def test_of_several_who_open_an_empty_database_at_once_one_makes_the_tables(postgres_empty: str) -> None:
@@ -183,7 +183,7 @@ def test_a_newer_database_is_refused(target: Path | str, tmp_path: Path) -> None
     Database.open(target).close()
     put(target, tmp_path, "UPDATE alembic_version SET version_num = '9999'")
     before = described(target)
-    for opened in (Database.open, offline.standing):
+    for opened in (Database.open, offline.status_of):
         with pytest.raises(StoreError, match=r"newer version of Tunefleet \(revision 9999") as refused:
             opened(target)
         assert refused.value.hint == "Upgrade Tunefleet, or use another data folder or database."
@@ -198,7 +198,7 @@ def test_a_database_of_a_development_version_is_refused(target: Path | str, tmp_
     for revision, work in (
         ("0001", lambda: Database.open(target)),
         ("0072", lambda: Database.open(target)),
-        ("0001", lambda: offline.standing(target)),
+        ("0001", lambda: offline.status_of(target)),
         ("0072", lambda: archive.write(target, tmp_path / "other.zip")),
         ("0072", lambda: archive.restore(file, target, tmp_path, force=True)),
     ):

@@ -142,7 +142,7 @@ def upgraded(
             archive.restore(data / "moved.zip", url, data)
             database.unlink()
         server = start(data, **settings)
-        assert offline.standing(url if in_postgres else database).revision == after
+        assert offline.status_of(url if in_postgres else database).revision == after
         assert [copy.name for copy in sqlite.of(database)] == (
             [] if in_postgres else [f"tunefleet.db.revision-{before}"]
         )

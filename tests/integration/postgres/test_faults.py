@@ -272,7 +272,7 @@ def test_a_role_that_lacks_rights_is_refused(postgres: PostgresProcess, postgres
         with postgres.connect() as connection:
             connection.execute(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
         assert "is read-only" in refusal(postgres_url)
-        assert offline.standing(reads).current
+        assert offline.status_of(reads).current
     finally:
         with postgres.connect(postgres_url) as connection:
             for statement in ("SET default_transaction_read_only = off", "DROP OWNED BY reader", "DROP ROLE reader"):

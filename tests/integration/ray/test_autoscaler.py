@@ -70,7 +70,7 @@ def test_lasting_workers_are_brought_and_more_of_them_while_tasks_wait(
         nodes=1,
     )
     cluster.submit(lasting(replace(wanted, nodes_max=2), server=url, key=key))
-    until(cluster, "lasting", lambda seen: "none has that; waiting for Ray's autoscaler" in seen.told)
+    until(cluster, "lasting", lambda seen: "none has that; waiting for Ray's autoscaler" in seen.reason)
     assert lines(begun, 1) == ["0"]
     assert len(ray.alive()) == 2, "the head and one"
     with Client(url, key) as client:
@@ -84,7 +84,7 @@ def test_lasting_workers_are_brought_and_more_of_them_while_tasks_wait(
 
 def test_what_the_autoscaler_does_not_bring_is_waited_for_with_patience(cluster: Ray) -> None:
     cluster.submit(ask("gpus", "true", nodes=1, gpu_count=1, patience_s=7.0))
-    until(cluster, "gpus", lambda seen: "none has that; waiting for Ray's autoscaler, at most 7 s" in seen.told)
+    until(cluster, "gpus", lambda seen: "none has that; waiting for Ray's autoscaler, at most 7 s" in seen.reason)
     gpus = until(cluster, "gpus")
-    assert gpus.told.endswith("none has that; no change within 7 s.")
+    assert gpus.reason.endswith("none has that; no change within 7 s.")
     assert gpus.hopeless

@@ -95,16 +95,16 @@ def test_an_end_is_told_in_the_words_of_the_program(jobs: Jobs, ray: Ray) -> Non
     assert _said(jobs, ray, "FAILED", "Job supervisor actor died: x\n") == ClusterJobState(
         "t-1", "ended", "Job supervisor actor died: x"
     )
-    assert "reports no reason" in _said(jobs, ray, "FAILED").told
+    assert "reports no reason" in _said(jobs, ray, "FAILED").reason
 
 
 def test_an_environment_without_what_is_needed_is_hopeless(jobs: Jobs, ray: Ray) -> None:
     package = _said(jobs, ray, "FAILED", "ModuleNotFoundError: No module named 'tunefleet')\n", 1)
     assert package.hopeless
-    assert "Tunefleet is not installed in the Ray cluster's /a folder/python" in package.told
+    assert "Tunefleet is not installed in the Ray cluster's /a folder/python" in package.reason
     program = _said(jobs, ray, "FAILED", "sh: 1: exec: not found\n", 127)
     assert program.hopeless
-    assert "no program '/a folder/python'" in program.told
+    assert "no program '/a folder/python'" in program.reason
 
 
 def test_a_cancel_stops_the_job_and_one_that_is_not_there_is_no_error(jobs: Jobs, ray: Ray) -> None:

@@ -40,17 +40,21 @@ def cluster(ray: RayCluster) -> Iterator[Ray]:
 
 class TestRay(ClusterContract):
     def waits_for_room(self, seen: ClusterJobState) -> bool:
-        return seen.told == "2 nodes with 1 CPU wanted: of the Ray cluster's 2 nodes 2 have that, none has it free now"
+        return (
+            seen.reason == "2 nodes with 1 CPU wanted: of the Ray cluster's 2 nodes 2 have that, none has it free now"
+        )
 
 
 def test_what_ray_does_not_have_is_said_at_once_and_what_may_join_after_the_patience(cluster: Ray) -> None:
     cluster.submit(ask("gpus", "true", gpu_count=2, patience_s=600.0))
     cluster.submit(ask("three", "true", nodes=3))
     gpus, three = until(cluster, "gpus"), until(cluster, "three")
-    assert gpus.told == (
+    assert gpus.reason == (
         "No node of the Ray cluster has 2 GPUs and 1 CPU, and there is no autoscaler that could add one."
     )
-    assert three.told == ("3 nodes with 1 CPU wanted: of the Ray cluster's 2 nodes 2 have that; no change within 4 s.")
+    assert three.reason == (
+        "3 nodes with 1 CPU wanted: of the Ray cluster's 2 nodes 2 have that; no change within 4 s."
+    )
     assert gpus.hopeless
     assert three.hopeless
 
@@ -92,9 +96,9 @@ def test_what_ray_s_environment_lacks_is_named(cluster: Ray, ray: RayCluster) ->
     with closing(Ray(ray.address, ray.token, python="PYTHON")) as any_one:
         ended = {name: until(any_one, name) for name in ("program", "package", "command")}
     assert all(each.hopeless for each in ended.values())
-    assert ended["program"].told == "The Ray cluster's head has no program 'PYTHON'."
-    assert ended["package"].told == "Tunefleet is not installed in the Ray cluster's PYTHON. Install it on all nodes."
-    assert "could not start the command: tunefleet-nowhere: No such file or directory." in ended["command"].told
+    assert ended["program"].reason == "The Ray cluster's head has no program 'PYTHON'."
+    assert ended["package"].reason == "Tunefleet is not installed in the Ray cluster's PYTHON. Install it on all nodes."
+    assert "could not start the command: tunefleet-nowhere: No such file or directory." in ended["command"].reason
 
 
 def test_a_wrong_token_and_an_address_where_nobody_is_are_named(ray: RayCluster, free_port: Callable[[], int]) -> None:
@@ -139,6 +143,6 @@ def test_a_node_that_dies_is_named_and_the_rest_ends(cluster: Ray, ray: RayClust
     lines(begun, 2)
     ray.lose()
     died = until(cluster, "dies")
-    assert died.told.startswith("Ray node 127.0.0.3 was lost: ")
+    assert died.reason.startswith("Ray node 127.0.0.3 was lost: ")
     assert not died.hopeless
     assert lines(heard, 2) == ["x", "x"], "also that of the node that Ray has lost"

@@ -24,7 +24,7 @@ def test_a_kind_must_heed_what_it_says(tmp_path: Path, monkeypatch: pytest.Monke
     class Deaf(JobExecutor):
         kind = "deaf"
         program = "deaf:main"
-        heeds = BETWEEN_ITEMS
+        supported_commands = BETWEEN_ITEMS
 
         def outputs(self, folder: JobFolder) -> list[Output]:
             return []

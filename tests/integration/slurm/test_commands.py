@@ -151,13 +151,13 @@ def test_a_job_that_failed_names_its_log(commands: StandIns) -> None:
     log.parent.mkdir()
     log.write_text("tunefleet: command not found\n")
     commands.answers("squeue", f"{ASK.name}|17|FAILED|NonZeroExitCode\n")
-    assert slurm.look([ASK.name])[ASK.name].told == f"failed (NonZeroExitCode); its log is {log}"
+    assert slurm.look([ASK.name])[ASK.name].reason == f"failed (NonZeroExitCode); its log is {log}"
     commands.answers("scontrol", "JobId=17 Requeue=1 DerivedExitCode=9:0 ExitCode=127:0 RunTime=00:00:00\n")
-    assert slurm.look([ASK.name])[ASK.name].told == f"failed (exit code 127); its log is {log}"
+    assert slurm.look([ASK.name])[ASK.name].reason == f"failed (exit code 127); its log is {log}"
     commands.answers("scontrol", "slurm_load_jobs error: Invalid job id specified\n", error=True)
-    assert slurm.look([ASK.name])[ASK.name].told == f"failed (NonZeroExitCode); its log is {log}"
+    assert slurm.look([ASK.name])[ASK.name].reason == f"failed (NonZeroExitCode); its log is {log}"
     commands.answers("squeue", f"{ASK.name}|17|COMPLETED|None\n")
-    assert slurm.look([ASK.name])[ASK.name].told == "completed"
+    assert slurm.look([ASK.name])[ASK.name].reason == "completed"
 
 
 @pytest.mark.parametrize(

@@ -28,4 +28,4 @@ def cluster(slurm: SlurmCluster, tmp_path: Path) -> Iterator[Slurm]:
 
 class TestSlurm(ClusterContract):
     def waits_for_room(self, seen: ClusterJobState) -> bool:
-        return (seen.stage, seen.told) == ("waiting", "pending (Resources)")
+        return (seen.stage, seen.reason) == ("waiting", "pending (Resources)")

@@ -149,10 +149,10 @@ class Run:
         import torch
         from safetensors.torch import load_file
 
-        from tunefleet.workloads.training.checkpoint_compression import opened
+        from tunefleet.workloads.training.checkpoint_compression import decompressed
 
         (file,) = self.folder.root.glob("final_*/*.safetensors")
-        last = opened(self.folder.checkpoints_dir / f"checkpoint-{STEPS}", self.folder.root / "unpacked")
+        last = decompressed(self.folder.checkpoints_dir / f"checkpoint-{STEPS}", self.folder.root / "unpacked")
         found = {name: _digest(value) for name, value in load_file(file).items()}
         state = torch.load(last / "optimizer.pt", weights_only=True)["state"]
         found |= {f"{i}.{name}": _digest(v) for i, values in state.items() for name, v in values.items()}

@@ -178,9 +178,9 @@ def test_a_broken_training_goes_on_if_that_is_wanted(train: Any, poisoned: dict[
 
 
 def test_a_loss_that_climbs_and_stays_high_is_noticed_and_a_spike_is_not() -> None:
-    from tunefleet.workloads.training.callbacks import Climb
+    from tunefleet.workloads.training.callbacks import LossRise
 
-    climb = Climb()
+    climb = LossRise()
     steady = [2.0 + 0.3 * (step % 3) for step in range(40)]
     assert not any(climb.add(step, loss) for step, loss in enumerate(steady))
     assert not any(climb.add(40 + n, loss) for n, loss in enumerate([50.0, 60.0, 2.0]))

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from tunefleet.cli.main import app
 from tunefleet.db import Database
 from tunefleet.db.engine import migrate, sqlite
-from tunefleet.db.engine.offline import standing
+from tunefleet.db.engine.offline import status_of
 from tunefleet.errors import StoreError
 
 REVISION = migrate.HEAD
@@ -46,7 +46,7 @@ def test_the_copy_is_the_database_as_it_was(old: Path, caplog: pytest.LogCapture
     (copy,) = sqlite.of(old)
     assert copy.name == f"tunefleet.db.revision-{REVISION}"
     assert contents(copy) == before
-    assert (standing(old).revision, standing(copy).revision) == (migrate.HEAD, REVISION)
+    assert (status_of(old).revision, status_of(copy).revision) == (migrate.HEAD, REVISION)
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert f"The previous database is kept in {copy}." in caplog.text
     # Nothing else of it is left: neither SQLite's own files nor a half of it.
@@ -73,7 +73,7 @@ def test_the_older_version_can_have_it_back_and_it_is_migrated_again(old: Path) 
     sqlite.path_of(old, REVISION).replace(old)
     assert contents(old) == before
     Database.open(old).close()
-    assert standing(old).current
+    assert status_of(old).current
     assert [contents(copy) for copy in sqlite.of(old)] == [before]
 
 

@@ -31,8 +31,8 @@ def test_what_every_upload_asks_for_is_found_by_an_index(database: Database) -> 
     def operation(connection: Connection) -> list[list[str]]:
         event.listen(connection, "before_cursor_execute", lambda *given: asked.append((given[2], given[3])))
         federation_updates.same(connection, 1, "w1", 1, "d")
-        federation_updates.standing(connection, 1, "w1", 1)
-        federation_updates.standing(connection, 1, "w1", None)
+        federation_updates.current(connection, 1, "w1", 1)
+        federation_updates.current(connection, 1, "w1", None)
         federation_updates.counted_workers(connection, 1, 1)
         federation_updates.waiting(connection, 1)
         rounds.to_look_after(connection)

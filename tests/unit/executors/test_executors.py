@@ -52,6 +52,21 @@ def test_a_fine_tuning_names_the_trainers_that_packages_bring(monkeypatch: pytes
     assert features["dpo"] == {"s3": None}, "ours alone trains it"
 
 
+def test_the_former_names_of_attributes_are_accepted() -> None:
+    class Former(JobExecutor):
+        heeds = sft.SftExecutor.supported_commands
+        talks = True
+
+    class Current(Former):
+        supported_commands = frozenset()
+
+    assert Former.supported_commands == sft.SftExecutor.supported_commands
+    assert Former.serves_chat
+    assert Current.supported_commands == Current.heeds == frozenset()
+    assert Current.serves_chat
+    assert not JobExecutor.supported_commands
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_each_kind_says_whether_its_results_can_go_to_a_bucket(monkeypatch: pytest.MonkeyPatch, *, there: bool) -> None:
     monkeypatch.setattr(base, "find_spec", lambda name: object() if there or name != "boto3" else None)

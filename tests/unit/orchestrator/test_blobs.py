@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tunefleet.artifacts import FolderStore, NoRoomError
-from tunefleet.artifacts.refusals import in_our_words
+from tunefleet.artifacts.refusals import store_error
 from tunefleet.errors import MachineError, TunefleetError, UnreachableError
 from tunefleet.orchestrator.storage.blob_stores import open_blobs
 from tunefleet.settings import ServerSettings, load
@@ -55,7 +55,7 @@ def test_a_cloud_without_a_key_says_which_variable_it_needs(tmp_path: Path, name
 def test_what_a_store_says_becomes_an_error_with_a_way_out(
     said: str, status: int, passes: bool, kind: type[TunefleetError], way_out: str
 ) -> None:
-    error = in_our_words("s3://b", said, status, "private", passes=passes, check="X", variables="Y")
+    error = store_error("s3://b", said, status, "private", passes=passes, check="X", variables="Y")
     assert type(error) is kind
     assert "s3://b" in error.message
     assert said in error.message

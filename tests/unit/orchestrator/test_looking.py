@@ -26,7 +26,7 @@ async def test_two_are_looked_through_at_once_and_all_in_the_end(lab: Lab, monke
 
     monkeypatch.setattr(datasets, "look", look)
     rows = b'{"text": "x"}\n'
-    asked = (datasets.look_at_beginning(lab.core, lab.admin, "rows.jsonl", len(rows), rows, rows=1) for _ in range(6))
+    asked = (datasets.inspect_beginning(lab.core, lab.admin, "rows.jsonl", len(rows), rows, rows=1) for _ in range(6))
     found = await asyncio.gather(*asked)
     assert [each.rows for each in found] == [1] * 6
     assert looked == ["never three"] * 6

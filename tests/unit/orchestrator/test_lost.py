@@ -110,15 +110,15 @@ async def test_what_is_broken_off_is_not_waited_for(lab: Lab, monkeypatch: pytes
         for told in (worker.register(), worker.exchange(draining=True)):
             asked = asyncio.create_task(told)
             await asyncio.sleep(0)
-            assert dict(lab.core.state(Fleet).in_hand) == {"w1": 1}
+            assert dict(lab.core.state(Fleet).in_progress) == {"w1": 1}
             asked.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await asked
-            assert not lab.core.state(Fleet).in_hand
+            assert not lab.core.state(Fleet).in_progress
         broken.set()
         with pytest.raises(RuntimeError):
             await worker.register()
-    assert not lab.core.state(Fleet).in_hand
+    assert not lab.core.state(Fleet).in_progress
     await lab.sweep(31)
     assert (await workers.get(lab.core, lab.admin, "w1")).status == "lost"
 

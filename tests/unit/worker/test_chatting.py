@@ -49,7 +49,7 @@ def test_a_turn_without_a_word_of_an_answer_is_given_again(
     tmp_path: Path, said: list[dict[str, Any]], again: bool
 ) -> None:
     told = Told()
-    relay = ChatRelay("task-1", tmp_path, lambda: cast(Delivery, told), talks=True)
+    relay = ChatRelay("task-1", tmp_path, lambda: cast(Delivery, told), serves_chat=True)
     turn = ChatTurn(id="turn-1", request=ChatRequest(messages=(ChatMessage(role="user", content="9 * 2?"),)))
     relay._answer(cast(Delivery, told), turn, cast(Call, Dies(said)))
     assert relay._waiting == ([turn] if again else [])

@@ -40,6 +40,9 @@ _STATES: Final = {
     "cancelled": JobState.CANCELLED,
     "failed": JobState.FAILED,
 }
+# Grace period before SIGTERM.
+GRACE_S: Final = 30.0
+_CHECK_S: Final = 0.5
 
 
 class AgentStopping(Exception):
@@ -255,11 +258,6 @@ def export_job_span(agent_context: AgentContext, job: AgentJob) -> None:
     if record.state.final and not record.polled:
         error = (record.error or record.state.value) if record.state is JobState.FAILED else None
         trace_of(agent_context, job).whole("task", record.order, record.asked_by, error)
-
-
-# Grace period before SIGTERM.
-GRACE_S: Final = 30.0
-_CHECK_S: Final = 0.5
 
 
 class RequestDispatcher:

@@ -64,13 +64,13 @@ def _code(read: ConfigReader, defaults: Defaults) -> None:
 
 def wants_lora(read: ConfigReader) -> bool:
     """Return whether an adapter is trained: the value of `use_lora`, otherwise whether there is a LoRA block."""
-    said = read.take("training.use_lora", "model.use_lora")
+    use_lora = read.take("training.use_lora", "model.use_lora")
     given = [block for block in _LORA_BLOCKS if read.look(block)]
-    if said is None:
+    if use_lora is None:
         return bool(given)
-    for block in given if not said else ():
+    for block in given if not use_lora else ():
         read.warn(block, "has no effect, since use_lora is false")
-    return bool(said)
+    return bool(use_lora)
 
 
 def lora(read: ConfigReader) -> None:

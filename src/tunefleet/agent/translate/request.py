@@ -22,6 +22,22 @@ __all__ = ["Defaults", "Translation", "translate"]
 # Names of the built-in trainer.
 _OURS: Final = frozenset({OURS, "transformers", "huggingface", "hf", "trl", "pytorch"})
 _STRATEGIES: Final = frozenset({"fsdp", "deepspeed"})
+# The protocol's split of a single dataset: 80 % for training, sampled with seed 42.
+DEFAULT_EVAL_FRACTION: Final = 0.2
+_FORMATS: Final[dict[str, dict[str, str]]] = {
+    "chatml": {"messages_field": "messages"},
+    "messages": {"messages_field": "messages"},
+    "openai": {"messages_field": "messages"},
+    "chat": {"messages_field": "messages"},
+    "sharegpt": {"messages_field": "conversations"},
+    "alpaca": {},  # a usual shape of rows, with its `input`
+    "prompt_completion": {"prompt_column": "prompt", "response_column": "completion"},
+    "prompt_response": {"prompt_column": "prompt", "response_column": "response"},
+    "text": {"text_field": "text"},
+    "raw_text": {"text_field": "text"},
+}
+_FILE_FORMATS: Final = frozenset({"jsonl", "json", "csv", "parquet", "auto", "standard"})
+_COLUMNS: Final = ("prompt_column", "response_column", "messages_field", "separator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,24 +196,6 @@ def _validated(read: ConfigReader) -> dict[str, Any]:
     return spec
 
 
-# The protocol's split of a single dataset: 80 % for training, sampled with seed 42.
-DEFAULT_EVAL_FRACTION: Final = 0.2
-_FORMATS: Final[dict[str, dict[str, str]]] = {
-    "chatml": {"messages_field": "messages"},
-    "messages": {"messages_field": "messages"},
-    "openai": {"messages_field": "messages"},
-    "chat": {"messages_field": "messages"},
-    "sharegpt": {"messages_field": "conversations"},
-    "alpaca": {},  # a usual shape of rows, with its `input`
-    "prompt_completion": {"prompt_column": "prompt", "response_column": "completion"},
-    "prompt_response": {"prompt_column": "prompt", "response_column": "response"},
-    "text": {"text_field": "text"},
-    "raw_text": {"text_field": "text"},
-}
-_FILE_FORMATS: Final = frozenset({"jsonl", "json", "csv", "parquet", "auto", "standard"})
-_COLUMNS: Final = ("prompt_column", "response_column", "messages_field", "separator")
-
-
 def data(read: ConfigReader, method: str) -> None:
     """Translate the data block."""
     read.move("data.max_samples", "data.max_samples")
@@ -210,7 +208,7 @@ def data(read: ConfigReader, method: str) -> None:
 
 
 def _supervised(read: ConfigReader, form: Any, *, plain_text: bool) -> None:
-    said = _columns(read)
+    has_columns = _columns(read)
     read.ignore(*pairs.CHOSEN, why="belongs to another training method and has no effect")
     name_of_form = str(form).lower()
     columns = _FORMATS.get(name_of_form) if form is not None else None
@@ -220,7 +218,7 @@ def _supervised(read: ConfigReader, form: Any, *, plain_text: bool) -> None:
         read.warnings.append(f"config.data.dataset_format {form!r} is not known; the columns decide.")
     if plain_text and not read.spec.get("data", {}).get("text_field"):
         read.put("data.text_field", "text", "training.method")
-    elif columns and not said and not plain_text:
+    elif columns and not has_columns and not plain_text:
         for name, value in columns.items():
             read.put(f"data.{name}", value, "data.dataset_format")
 

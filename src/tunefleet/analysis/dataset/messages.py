@@ -42,6 +42,7 @@ _READ: Final = frozenset({
 """Keys of a message that are read; a chat template may read others."""
 _YES: Final = frozenset({"true", "yes", "1"})
 _NO: Final = frozenset({"false", "no", "0"})
+_KNOWN: Final = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
 def read_messages(value: Any, column: str, notes: Notes | None = None, row: int = 0) -> tuple[Message, ...]:
@@ -198,9 +199,6 @@ def _message(given: Any, column: str, notes: Notes, row: int) -> Message:
     message["content"] = _content(message, column)
     _weigh(message, column, notes, row)
     return message
-
-
-_KNOWN: Final = frozenset({"system", "developer", "user", "assistant", "tool"})
 
 
 def _content(message: Message, column: str) -> str:

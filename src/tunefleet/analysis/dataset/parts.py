@@ -292,8 +292,8 @@ def _of_dialogues(row: Row, before: tuple[Message, ...], good: tuple[Message, ..
 def _repeats(common: tuple[Message, ...], before: tuple[Message, ...]) -> bool:
     """Return whether dialogues begin with the messages of the prompt's column."""
     # White space is ignored: many datasets strip it in one of the two columns only.
-    said = {" ".join(message["content"].split()) for message in common}
-    return all(" ".join(message["content"].split()) in said for message in before if message["role"] != "system")
+    texts = {" ".join(message["content"].split()) for message in common}
+    return all(" ".join(message["content"].split()) in texts for message in before if message["role"] != "system")
 
 
 def _read_dialogues(names: Mapping[str, str], row: Row) -> Parts:

@@ -44,6 +44,30 @@ _INPUTS: Final = ("input", "context")
 _LABELS: Final = ("kto_tag", "label")
 SIDE_COLUMNS: Final = (*SYSTEM, TOOLS, HISTORY, *_INPUTS)
 """Columns that are read in addition to those of the shape, in every row that has them."""
+_TITLES: Final[dict[Kind, str]] = {
+    "alpaca": "Alpaca rows",
+    "sharegpt": "ShareGPT conversations",
+    "messages": "chats of messages",
+    "chatml": "ChatML texts",
+    "prompt_response": "prompts and responses",
+    "preference": "preference pairs",
+    "hh": "preference pairs of whole dialogues",
+    "judged": "answers with a label",
+    "prompt": "prompts",
+    "text": "plain texts",
+}
+_KINDS_OF_SPEC: Final[dict[str, frozenset[Kind]]] = {
+    "alpaca": frozenset({"alpaca"}),
+    "sharegpt": frozenset({"sharegpt"}),
+    "messages": frozenset({"messages", "chatml"}),
+    "prompt_response": frozenset({"prompt_response"}),
+    "preference": PREFERENCES,
+    "text": frozenset({"text", "chatml"}),
+}
+# What a column is used for → its key in the `data` block.
+_KEYS: Final = {
+    "text": "text_field", "messages": "messages_field", "prompt": "prompt_column", "response": "response_column",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +125,6 @@ class Recognized:
         return (look(values) if look is not None else None) or self
 
 
-_TITLES: Final[dict[Kind, str]] = {
-    "alpaca": "Alpaca rows",
-    "sharegpt": "ShareGPT conversations",
-    "messages": "chats of messages",
-    "chatml": "ChatML texts",
-    "prompt_response": "prompts and responses",
-    "preference": "preference pairs",
-    "hh": "preference pairs of whole dialogues",
-    "judged": "answers with a label",
-    "prompt": "prompts",
-    "text": "plain texts",
-}
-
-
 def recognize(values: Mapping[str, Any], wanted: str, origin: str, kinds: Collection[Kind] = ()) -> Recognized:
     """Recognize the shape of rows by the columns of the first one.
 
@@ -151,16 +161,6 @@ def _elsewhere(kind: Kind) -> str:
     return "kto trains on them" if kind == "judged" else "sft and lora_sft train on them"
 
 
-_KINDS_OF_SPEC: Final[dict[str, frozenset[Kind]]] = {
-    "alpaca": frozenset({"alpaca"}),
-    "sharegpt": frozenset({"sharegpt"}),
-    "messages": frozenset({"messages", "chatml"}),
-    "prompt_response": frozenset({"prompt_response"}),
-    "preference": PREFERENCES,
-    "text": frozenset({"text", "chatml"}),
-}
-
-
 def _preference(values: Mapping[str, Any]) -> Recognized | None:
     if not {"chosen", "rejected"} <= values.keys():
         return None
@@ -187,12 +187,6 @@ def preference(values: Mapping[str, Any], names: Mapping[str, str]) -> Recognize
     if found.get("prompt") == "instruction" and "input" in values:
         found["input"] = "input"
     return Recognized("preference", found)
-
-
-# What a column is used for → its key in the `data` block.
-_KEYS: Final = {
-    "text": "text_field", "messages": "messages_field", "prompt": "prompt_column", "response": "response_column",
-}  # fmt: skip
 
 
 def named(names: Mapping[str, str], first: Mapping[str, Any], origin: str) -> Recognized:

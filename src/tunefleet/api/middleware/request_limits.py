@@ -43,6 +43,12 @@ SECURITY_HEADERS: Final[dict[str, str]] = {
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
 }
+_TOO_SLOW: Final = problem_details.problem(
+    "body_stalled",
+    f"No data of the request body was received for {_STILL_S:g} s.",
+    hint="Send the request again; an upload resumes where it was interrupted.",
+    headers={"Connection": "close"},
+)
 
 
 class BodyRefused(Exception):
@@ -87,14 +93,6 @@ class BodyLimit:
             watched.refusal = refused.answer
         if watched.refusal is not None and not watched.answered:
             await watched.refusal(scope, receive, send)
-
-
-_TOO_SLOW: Final = problem_details.problem(
-    "body_stalled",
-    f"No data of the request body was received for {_STILL_S:g} s.",
-    hint="Send the request again; an upload resumes where it was interrupted.",
-    headers={"Connection": "close"},
-)
 
 
 class _WatchedBody:

@@ -25,7 +25,7 @@ async def look_at_artifact(
 
     Reads at most 64 MiB and for at most ten seconds. Without `path` it inspects the file of the training split.
     """
-    return await datasets.look_at(core, who, artifact_id, path=path, rows=rows)
+    return await datasets.inspect(core, who, artifact_id, path=path, rows=rows)
 
 
 @router.post("/datasets/look", openapi_extra=request_bodies.documented(request_bodies.RAW))
@@ -38,7 +38,7 @@ async def look_at_beginning(
     rows: Rows = 5,
 ) -> DatasetLook:
     """Inspect the first bytes of a file before you upload it. Nothing is stored."""
-    return await datasets.look_at_beginning(core, who, name, size_bytes, await request.body(), rows=rows)
+    return await datasets.inspect_beginning(core, who, name, size_bytes, await request.body(), rows=rows)
 
 
 @router.get("/hub/models")

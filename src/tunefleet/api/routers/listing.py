@@ -26,6 +26,7 @@ Words = Annotated[
         max_length=200, description="Words to search in id, name, kind, owner, worker and workflow.", examples=["sft"]
     ),
 ]
+FILTERS = ("status", "kind", "owner", "workflow_id", "worker_id", "id")
 
 
 class TaskChoice(BaseModel):
@@ -42,9 +43,6 @@ class TaskChoice(BaseModel):
     def look(self) -> TaskListQuery:
         """Return the query, without an order."""
         return TaskListQuery(q=self.q, filters=self.model_dump(include=set(FILTERS)))
-
-
-FILTERS = ("status", "kind", "owner", "workflow_id", "worker_id", "id")
 
 
 class WorkerSort(BaseModel):

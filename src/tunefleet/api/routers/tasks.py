@@ -24,6 +24,14 @@ from tunefleet.schemas.compat.v1 import Submitted, TaskAnswer, TaskRecord
 from tunefleet.schemas.fleet import WhyView
 
 router = api_router(prefix="/tasks", tags=["tasks"])
+_BODY = request_bodies.documented(
+    ("application/yaml", {"type": "string"}),
+    (
+        "application/json",
+        {"oneOf": [{"type": "string"}, {"type": "object", "properties": {"yaml": {"type": "string"}}}]},
+    ),
+)
+_JSON = "application/json"
 
 
 class TaskFilter(TaskChoice):
@@ -45,13 +53,6 @@ Format = Annotated[
     Literal["v1"] | None,
     Query(description="`v1`: `status` is PENDING, DISPATCHED, DONE or FAILED; `record_status` has the current name."),
 ]
-_BODY = request_bodies.documented(
-    ("application/yaml", {"type": "string"}),
-    (
-        "application/json",
-        {"oneOf": [{"type": "string"}, {"type": "object", "properties": {"yaml": {"type": "string"}}}]},
-    ),
-)
 
 
 @router.get("", response_model=Page[TaskView] | list[TaskRecord])
@@ -130,9 +131,6 @@ async def clone(core: CoreDep, who: Member, task_id: str, changes: CloneRequest)
     """Submit a task again with changed fields."""
     made = await reruns.clone(core, who, task_id, changes.overrides, changes.inputs)
     return await tasks.get(core, who, made.tasks[0].id)
-
-
-_JSON = "application/json"
 
 
 def document(body: bytes, content_type: str | None) -> str:

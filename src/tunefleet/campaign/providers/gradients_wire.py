@@ -27,6 +27,14 @@ UNDER_WAY: Final = frozenset({
 _MAX_REASON: Final = 300
 _SKEW_S: Final = 3600.0
 _QUERY: Final = re.compile(r"\?\S+")
+_FIELDS: Final = {"field_instruction": "instruction", "field_input": "input", "field_output": "output"}
+_CHAT: Final = {
+    "chat_column": "conversations",
+    "chat_role_field": "role",
+    "chat_content_field": "content",
+    "chat_user_reference": "user",
+    "chat_assistant_reference": "assistant",
+}
 
 
 def _number(value: Any) -> float | None:
@@ -176,16 +184,6 @@ def request_of(order: Order, repo: str) -> tuple[str, dict[str, Any]]:
     if order.task_type == "Chat":
         return CREATE_CHAT, {**body, **_CHAT, "chat_template": order.spec.chat_template}
     return CREATE, {**body, **_FIELDS}
-
-
-_FIELDS: Final = {"field_instruction": "instruction", "field_input": "input", "field_output": "output"}
-_CHAT: Final = {
-    "chat_column": "conversations",
-    "chat_role_field": "role",
-    "chat_content_field": "content",
-    "chat_user_reference": "user",
-    "chat_assistant_reference": "assistant",
-}
 
 
 def _hours(hours: float) -> int | float:

@@ -102,7 +102,7 @@ def cycle_views(
             sorted((step for step in of_steps if step.cycle == each.number), key=_order),
             costs.get(each.number, 0.0),
             versions.get(each.number),
-            [told for told in tracked if told.cycle == each.number],
+            [tracking_row for tracking_row in tracked if tracking_row.cycle == each.number],
         )
         for each in found
     ]

@@ -11,6 +11,9 @@ from tunefleet.orchestrator.notifications.messages import spell_until
 from tunefleet.settings import CampaignSettings
 from tunefleet.spec.documents.campaign_document import CampaignSpec, RunIntervalsSpec
 
+_HOUR_S: Final = 3600.0
+_DAY_S: Final = 86_400.0
+
 
 class SleepStep:
     """Sets the start time; the repository opens the next cycle then."""
@@ -31,10 +34,6 @@ class SleepStep:
         left = spell_until(float(intent["next_at"]), context.clock.wall())
         await context.log(f"the cycle is complete; the next one opens in {left}")
         return intent
-
-
-_HOUR_S: Final = 3600.0
-_DAY_S: Final = 86_400.0
 
 
 def interval_of(spec: CampaignSpec, settings: CampaignSettings) -> RunIntervalsSpec:

@@ -21,6 +21,7 @@ from tunefleet.spec import parse_workflow
 
 app = typer.Typer(help="Upload datasets and models to the server.", no_args_is_help=True)
 _FILES_SHOWN = 50
+_CELL = 2000
 
 
 @examples("tunefleet data push ./train.jsonl", "tunefleet data push ./my-model --name base --kind model")
@@ -106,9 +107,6 @@ def rm(artifact: Artifact, *, yes: Yes = False, as_json: Json = False) -> None:
         print_json({"removed": [detail.id]})
     else:
         say(f"Removed {detail.name}.")
-
-
-_CELL = 2000
 
 
 @examples("tunefleet data try prepare.yaml", "tunefleet data try prepare.yaml --rows 10 --task maths")

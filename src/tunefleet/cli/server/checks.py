@@ -37,6 +37,10 @@ _COMMAND_TIMEOUT_S: Final = 120
 _REINSTALL_TORCH: Final = (
     f"See why with `{sys.executable} -c 'import torch'`, then reinstall it: pip install --force-reinstall torch."
 )
+# A leader without a heartbeat for this long is about to be replaced, or cannot reach the database.
+_MISSED_S: Final = 10.0
+# No such job exists: an answer of "unknown job" proves that the cluster responds.
+_PROBE_JOB: Final = "tunefleet-doctor"
 
 
 def python() -> Finding:
@@ -190,7 +194,7 @@ def data_folder() -> Finding:
 
 def database() -> Finding:
     """Check that the database can be read, and whether a start would migrate it."""
-    from tunefleet.db.engine.offline import name_of, standing, target_of
+    from tunefleet.db.engine.offline import name_of, status_of, target_of
 
     settings = load(ServerSettings)
     url = settings.database_url
@@ -198,7 +202,7 @@ def database() -> Finding:
         target = target_of(None if url is None else url.get_secret_value(), settings.data_dir)
         if url is None and not Path(target).exists():
             return good("Database", f"{name_of(target)} is created at the first start")
-        found = standing(target)
+        found = status_of(target)
     except StoreError as error:
         return bad("Database", error.message, error.hint or "Fix TUNEFLEET_DATABASE_URL.")
     text = f"{found.address}, {found.engine}, revision {found.revision or 'none yet'}"
@@ -239,10 +243,6 @@ def hub() -> Finding:
     )
 
 
-# A leader without a heartbeat for this long is about to be replaced, or cannot reach the database.
-_MISSED_S: Final = 10.0
-
-
 class PeerRole(NamedTuple):
     """The role of a server among its peers; `fix` says what to do if there is no leader."""
 
@@ -263,10 +263,6 @@ def peer_role(view: PeersView) -> PeerRole | None:
     if leader.this:
         return PeerRole(f"leader of {count}")
     return PeerRole(f"follower, one of {count}; the leader is {leader.id} on {leader.host}")
-
-
-# No such job exists: an answer of "unknown job" proves that the cluster responds.
-_PROBE_JOB: Final = "tunefleet-doctor"
 
 
 def slurm() -> Finding | None:

@@ -34,16 +34,16 @@ def check(*, data: Data = None, as_json: Json = False) -> None:
 
     The exit code is 1 if a migration or restore is needed first.
     """
-    from tunefleet.db.engine.offline import standing
+    from tunefleet.db.engine.offline import status_of
     from tunefleet.db.engine.sqlite import fault_of
 
     target, _ = _place(data)
     fault = fault_of(target) if isinstance(target, Path) and target.exists() else None
     if fault:
         raise StoreError(f"{target} is corrupt: {fault}", hint="Restore a backup (`tunefleet restore`).")
-    found = standing(target)
+    found = status_of(target)
     if as_json:
-        print_json(_told(found))
+        print_json(_status_fields(found))
     else:
         say(facts(_lines(found)))
     if found.revision is not None and not found.current:
@@ -60,7 +60,7 @@ def migrate(*, data: Data = None, as_json: Json = False) -> None:
     from tunefleet.db.engine import sqlite
     from tunefleet.db.engine.database import Database
     from tunefleet.db.engine.locks import FolderLock
-    from tunefleet.db.engine.offline import closing_all, standing
+    from tunefleet.db.engine.offline import closing_all, status_of
 
     target, folder = _place(data)
     locks: tuple[FolderLock, ...] = ()
@@ -68,13 +68,13 @@ def migrate(*, data: Data = None, as_json: Json = False) -> None:
         # The locks of a running server: SQLite tables must not change under it.
         locks = (FolderLock.take(folder), FolderLock.take_database(target, folder))
     with closing_all(*locks):
-        before = standing(target)
+        before = status_of(target)
         Database.open(target).close()
-        after = standing(target)
+        after = status_of(target)
     migrated = before.revision is not None and not before.current
     copy = sqlite.path_of(target, str(before.revision)) if migrated and isinstance(target, Path) else None
     if as_json:
-        print_json(_told(after) | {"before": before.revision, "copy": None if copy is None else str(copy)})
+        print_json(_status_fields(after) | {"before": before.revision, "copy": None if copy is None else str(copy)})
         return
     if before.current:
         say(f"{after.address} is already at revision {after.revision}.")
@@ -156,7 +156,7 @@ def _files(folder: Path) -> str:
     return load(ServerSettings).artifacts or str(folder / "artifacts")
 
 
-def _told(found: DatabaseStatus) -> dict[str, Any]:
+def _status_fields(found: DatabaseStatus) -> dict[str, Any]:
     return asdict(found) | {"current": found.current}
 
 

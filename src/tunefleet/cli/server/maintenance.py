@@ -13,6 +13,19 @@ from tunefleet.cli.options import Yes, confirm, connect, parse_duration
 from tunefleet.schemas.api import PruneReply
 from tunefleet.schemas.server_info import Kept
 
+# A server that is silent for longer probably does not respond.
+_MISSED_S = 10.0
+_WHAT: Final[dict[Kept, str]] = {
+    "results": "outputs of tasks",
+    "checkpoints": "checkpoints of tasks",
+    "federations": "versions, updates and chunks of federations",
+    "data": "pushed datasets and models",
+    "arriving": "uploads in progress",
+    "unused": "unreferenced files",
+    "database": "tables, metrics and logs",
+    "working": "working files of the server",
+}
+
 
 @examples("tunefleet prune --dry-run", "tunefleet prune --older-than 7d --yes")
 def prune(
@@ -48,10 +61,6 @@ def _amount(reply: PruneReply) -> str:
     )
 
 
-# A server that is silent for longer probably does not respond.
-_MISSED_S = 10.0
-
-
 @examples("tunefleet servers", "tunefleet servers --json")
 def servers(*, as_json: Json = False) -> None:
     """List the servers that share a database.
@@ -74,18 +83,6 @@ def servers(*, as_json: Json = False) -> None:
         state += " (this server)" if each.this else ""
         listing.add_row(each.id, each.host, each.url or "-", each.version, state.strip())
     say(listing)
-
-
-_WHAT: Final[dict[Kept, str]] = {
-    "results": "outputs of tasks",
-    "checkpoints": "checkpoints of tasks",
-    "federations": "versions, updates and chunks of federations",
-    "data": "pushed datasets and models",
-    "arriving": "uploads in progress",
-    "unused": "unreferenced files",
-    "database": "tables, metrics and logs",
-    "working": "working files of the server",
-}
 
 
 @examples("tunefleet storage", "tunefleet storage --json")

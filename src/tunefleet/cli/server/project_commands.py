@@ -68,7 +68,7 @@ def show(project: Name, *, as_json: Json = False) -> None:
     """Show a project with its quotas and usage."""
     with connect() as client:
         found = client.projects.get(project)
-    _told(found, as_json=as_json)
+    _print_project(found, as_json=as_json)
 
 
 @examples("tunefleet projects create vision --weight 2 --gpu-hours 500 --storage 200GB")
@@ -88,7 +88,7 @@ def create(
     given = _quotas(max_running, gpu_hours, storage)
     with connect() as client:
         made = client.projects.create(project, description=description, weight=weight, **given)
-    _told(made, as_json=as_json)
+    _print_project(made, as_json=as_json)
 
 
 @examples("tunefleet projects set vision --gpu-hours 800", "tunefleet projects set vision --max-running none")
@@ -111,7 +111,7 @@ def set_(
         raise InputError("Nothing to change.", hint="Use --max-running, --gpu-hours, --storage or --weight.")
     with connect() as client:
         changed = client.projects.change(project, **changes)
-    _told(changed, as_json=as_json)
+    _print_project(changed, as_json=as_json)
 
 
 @examples("tunefleet projects archive vision")
@@ -119,17 +119,17 @@ def archive(project: Name, *, yes: Yes = False, as_json: Json = False) -> None:
     """Archive a project: its keys are rejected, its queued tasks wait, and running tasks finish."""
     confirm(f"Archive the project {project}?", yes=yes)
     with connect() as client:
-        _told(client.projects.archive(project), as_json=as_json)
+        _print_project(client.projects.archive(project), as_json=as_json)
 
 
 @examples("tunefleet projects restore vision")
 def restore(project: Name, *, as_json: Json = False) -> None:
     """Restore an archived project."""
     with connect() as client:
-        _told(client.projects.restore(project), as_json=as_json)
+        _print_project(client.projects.restore(project), as_json=as_json)
 
 
-def _told(found: ProjectView, *, as_json: bool) -> None:
+def _print_project(found: ProjectView, *, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return

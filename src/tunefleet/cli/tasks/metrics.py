@@ -20,6 +20,7 @@ from tunefleet.schemas.api import MetricsView
 _PREFERRED = ("reward", "eval_reward", "rewards/accuracies", "loss", "eval_loss", "learning_rate", "grad_norm", "epoch")
 _MOST_COLUMNS = 6
 _CHART_ROWS = 14
+_DOTS = r"[\u2801-\u28ff]+"
 
 
 @examples(
@@ -89,7 +90,6 @@ def _print_table(view: MetricsView, names: list[str]) -> None:
 
 
 Curve = Sequence[tuple[int, float]]
-_DOTS = r"[\u2801-\u28ff]+"
 
 
 def curve(points: Curve, *, title: str, width: int, height: int) -> Text:

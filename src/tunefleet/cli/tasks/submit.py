@@ -27,6 +27,10 @@ from tunefleet.schemas.api import TaskDetail, TaskView, WorkflowDetail, Workflow
 from tunefleet.spec.file_decoder import decode_file
 
 _STANDARD_INPUT = "-"
+# A worker that has just been started registers within this time.
+_PATIENCE_S: Final = 5.0
+# Prefix of the server's pending reason.
+_STUCK: Final = "unschedulable"
 
 
 @examples(
@@ -182,12 +186,6 @@ def follow(task: TaskOrWorkflow, *, as_json: Json = False) -> None:
         found = client.tasks.get(task)
         ended = client.tasks.wait(found.id) if as_json else task_view.follow_or_leave(client, found.id)
         _report(client, ended, as_json=as_json)
-
-
-# A worker that has just been started registers within this time.
-_PATIENCE_S: Final = 5.0
-# Prefix of the server's pending reason.
-_STUCK: Final = "unschedulable"
 
 
 class UnschedulableNotice:

@@ -17,6 +17,7 @@ from tunefleet.schemas.fleet import WorkerView
 from tunefleet.schemas.worker_link import Gpu, GpuLoad, Load
 
 app = typer.Typer(help="List and manage workers.", invoke_without_command=True)
+_STYLES = {"open": "good", "used": "", "expired": "dim", "withdrawn": "bad"}
 
 
 @app.callback()
@@ -154,9 +155,6 @@ def rm(worker: WorkerId, *, yes: Yes = False, as_json: Json = False) -> None:
         print_json({"removed": [view.id]})
     else:
         say(f"Removed {view.id}.")
-
-
-_STYLES = {"open": "good", "used": "", "expired": "dim", "withdrawn": "bad"}
 
 
 @examples("tunefleet workers invite", "tunefleet workers invite gpu-3 --tags a100,lab --expires 1d")

@@ -26,6 +26,7 @@ _REDIRECTS: Final = 5
 _TRANSIENT: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 _LONGEST_PAUSE_S: Final = 120.0
 _CONNECT_S: Final = 10.0
+_BACKOFF = wait_random_exponential(multiplier=1.0, max=30.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +120,6 @@ def ask(question: HttpRequest, *, allowed: Sequence[str] = (), stop: CancelToken
         return later.reply
     except ForbiddenError as error:
         raise InputError(error.message, hint=error.hint) from error
-
-
-_BACKOFF = wait_random_exponential(multiplier=1.0, max=30.0)
 
 
 def _pause(state: RetryCallState) -> float:

@@ -31,6 +31,8 @@ _NO_BACKUP: Final = "Use a file that `tunefleet backup` wrote."
 
 # Called with the name of each table before it is processed.
 Progress = Callable[[str], object]
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+_DAMAGED: Final = "Use another backup. Nothing was changed."
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +85,6 @@ def write(target: Path | str, file: Path, *, progress: Progress = lambda _name: 
     finally:
         part_file.unlink(missing_ok=True)
     return manifest
-
-
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
 def _write(connection: Connection, name: str, out: IO[bytes], progress: Progress) -> Manifest:
@@ -143,9 +142,6 @@ def verified(file: Path) -> Manifest:
     except OSError as error:
         raise StoreError(f"Cannot read {file}: {error.strerror}.", hint=_NO_BACKUP) from error
     return manifest
-
-
-_DAMAGED: Final = "Use another backup. Nothing was changed."
 
 
 def _manifest(manifest_json: dict[str, Any], file: Path) -> Manifest:

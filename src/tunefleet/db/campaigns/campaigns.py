@@ -14,6 +14,9 @@ _at = campaigns.c
 _BY_SEQ: Final = select(campaigns).where(_at.seq == bindparam("seq"))
 _BY_ID: Final = select(campaigns).where(_at.id == bindparam("id"))
 _ACTIVE: Final = "active"
+MAX_LINES: Final = 10_000
+_SPARE: Final = 500
+"""Old lines are deleted once per this many new lines of all campaigns."""
 
 
 class CampaignRow(NamedTuple):
@@ -145,9 +148,6 @@ def due(connection: Connection) -> dict[str, float]:
     return found
 
 
-MAX_LINES: Final = 10_000
-_SPARE: Final = 500
-"""Old lines are deleted once per this many new lines of all campaigns."""
 _log_at = campaign_log.c
 
 

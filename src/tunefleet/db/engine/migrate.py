@@ -38,6 +38,13 @@ REVISIONS: Final = ("0100",)
 HEAD: Final = REVISIONS[-1]
 FOLDER: Final = Path(__file__).parent.parent / "migrations"
 _OURS: Final = frozenset({"alembic_version", "meta"})
+# The same definition as Alembic's own.
+_VERSION: Final = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
 
 
 def to_head(engine: Engine, name: str, before: Callable[[str], object]) -> None:
@@ -102,15 +109,6 @@ def upgrade(connection: Connection, revision: str | None = None) -> None:
     command.upgrade(config, revision or HEAD)
     if connection.dialect.name == "postgresql":
         sort_by_code(connection)
-
-
-# The same definition as Alembic's own.
-_VERSION: Final = Table(
-    "alembic_version",
-    MetaData(),
-    Column("version_num", String(32), nullable=False),
-    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
-)
 
 
 def create(connection: Connection, revision: str) -> None:

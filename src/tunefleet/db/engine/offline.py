@@ -61,7 +61,7 @@ def name_of(target: Path | str) -> str:
     return postgres.name_of(postgres.address(target)) if isinstance(target, str) else str(target)
 
 
-def standing(target: Path | str) -> DatabaseStatus:
+def status_of(target: Path | str) -> DatabaseStatus:
     """Inspect a database; a missing file is not created.
 
     Raises:

@@ -31,6 +31,15 @@ _OPENING: Final = (
     ("role", "Create the role: CREATE ROLE … LOGIN PASSWORD …, or check the user in TUNEFLEET_DATABASE_URL."),
 )
 _DEFAULT_HINT: Final = "Check the host and port in TUNEFLEET_DATABASE_URL, and that PostgreSQL is running there."
+# Replaces NUL, which program output may contain and PostgreSQL cannot store, with its control picture.
+SHOWN: Final = "\u2400"
+_UNSORTED: Final = """
+    SELECT quote_ident(c.relname) AS tab, quote_ident(a.attname) AS col, format_type(a.atttypid, a.atttypmod) AS type
+    FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_collation k ON k.oid = a.attcollation
+    WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped
+      AND k.collname = 'default'
+    ORDER BY c.relname, a.attnum
+"""
 
 
 def is_psycopg(error: DBAPIError) -> bool:
@@ -100,10 +109,6 @@ def _state(error: DBAPIError) -> str | None:
     return state if isinstance(state, str) else None
 
 
-# Replaces NUL, which program output may contain and PostgreSQL cannot store, with its control picture.
-SHOWN: Final = "\u2400"
-
-
 def install(connection: Any) -> None:
     """Let a psycopg connection accept any text."""
     from psycopg.types.string import StrDumper, StrDumperUnknown  # noqa: PLC0415 -- the driver is an extra
@@ -118,15 +123,6 @@ def install(connection: Any) -> None:
 
     connection.adapters.register_dumper(str, Shown)
     connection.adapters.register_dumper(str, ShownUnknown)
-
-
-_UNSORTED: Final = """
-    SELECT quote_ident(c.relname) AS tab, quote_ident(a.attname) AS col, format_type(a.atttypid, a.atttypmod) AS type
-    FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_collation k ON k.oid = a.attcollation
-    WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped
-      AND k.collname = 'default'
-    ORDER BY c.relname, a.attnum
-"""
 
 
 def sort_by_code(connection: Connection) -> None:

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 KEPT: Final = 2
 """Number of copies to keep; older ones are removed when a new one is complete."""
 _PRIVATE: Final = 0o600
+_BUSY_S: Final = 2.0
 
 
 def path_of(database: Path, revision: str) -> Path:
@@ -74,9 +75,6 @@ def _write(database: Path, copy: Path) -> None:
         # A single file, without WAL files next to it.
         target.execute("PRAGMA journal_mode = DELETE")
     sync_path(copy)
-
-
-_BUSY_S: Final = 2.0
 
 
 def fault_of(database: Path) -> str | None:

@@ -23,6 +23,15 @@ from tunefleet.db.tables.core import (
 from tunefleet.db.tables.federation import federation_versions
 
 _ENGINES: Final = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
+# Literals, not parameters: only then are the partial indexes used.
+_QUEUED: Final = text("tasks.status = 'queued'")
+_SET_ASIDE: Final = text("tasks.status IN ('pending', 'paused')")
+_OPEN: Final = text("attempts.state IN ('offered', 'accepted')")
+_BY_NEED = select(tasks.c.requirement_key, func.count()).where(_QUEUED).group_by(tasks.c.requirement_key)
+_ASIDE = select(tasks.c.status, tasks.c.kind, func.count()).where(_SET_ASIDE).group_by(tasks.c.status, tasks.c.kind)
+_HELD = select(attempts.c.state, attempts.c.kind, func.count()).where(_OPEN).group_by(attempts.c.state, attempts.c.kind)
+_WORKERS = select(workers.c.status, func.count()).group_by(workers.c.status)
+_RUN: Final = tasks.c.started_at.is_not(None) & tasks.c.queued_at.is_not(None)
 
 
 def of_files(connection: Connection, *, checkpoint: str, now: float) -> dict[str, tuple[int, int]]:
@@ -73,16 +82,6 @@ def engine(connection: Connection) -> str:
     return f"{_ENGINES[dialect.name]} {version}"
 
 
-# Literals, not parameters: only then are the partial indexes used.
-_QUEUED: Final = text("tasks.status = 'queued'")
-_SET_ASIDE: Final = text("tasks.status IN ('pending', 'paused')")
-_OPEN: Final = text("attempts.state IN ('offered', 'accepted')")
-_BY_NEED = select(tasks.c.requirement_key, func.count()).where(_QUEUED).group_by(tasks.c.requirement_key)
-_ASIDE = select(tasks.c.status, tasks.c.kind, func.count()).where(_SET_ASIDE).group_by(tasks.c.status, tasks.c.kind)
-_HELD = select(attempts.c.state, attempts.c.kind, func.count()).where(_OPEN).group_by(attempts.c.state, attempts.c.kind)
-_WORKERS = select(workers.c.status, func.count()).group_by(workers.c.status)
-
-
 def queued_by_need(connection: Connection) -> list[tuple[str, int]]:
     """Return the number of queued tasks by requirement key, highest first."""
     found = [(key, count) for key, count in connection.execute(_BY_NEED)]
@@ -113,9 +112,6 @@ def oldest_queued(connection: Connection, requirement_keys: list[str]) -> float 
         if at is not None and (found is None or at < found):
             found = at
     return found
-
-
-_RUN: Final = tasks.c.started_at.is_not(None) & tasks.c.queued_at.is_not(None)
 
 
 class KindRow(NamedTuple):

@@ -68,8 +68,8 @@ _MINE = _ROWS.where(_at.federation_seq == bindparam("federation"), _at.worker ==
 _SAME = (
     _MINE.where(_at.step == bindparam("at_step"), _at.upload_digest == bindparam("digest")).order_by(_at.seq).limit(1)
 )
-_STANDING = _MINE.where(_at.round == bindparam("number"), _IS_COUNTED)
-_STANDING_BY = _MINE.where(_IS_WAITING)
+_COUNTED_OF_WORKER = _MINE.where(_at.round == bindparam("number"), _IS_COUNTED)
+_WAITING_OF_WORKER = _MINE.where(_IS_WAITING)
 _WAITING = _ROWS.where(_at.federation_seq == bindparam("federation"), _IS_WAITING).order_by(_at.seq)
 _COUNTED = select(_at.worker).where(
     _at.federation_seq == bindparam("federation"), _at.round == bindparam("number"), _IS_COUNTED
@@ -132,13 +132,13 @@ def same(connection: Connection, federation_seq: int, worker: str, step: int, di
     return UpdateRow(*row) if row else None
 
 
-def standing(connection: Connection, federation_seq: int, worker: str, number: int | None) -> UpdateRow | None:
+def current(connection: Connection, federation_seq: int, worker: str, number: int | None) -> UpdateRow | None:
     """Return a worker's update that counts in a round, or that waits for one if `number` is `None`."""
     given = {"federation": federation_seq, "by": worker}
     if number is None:
-        row = connection.execute(_STANDING_BY, given).first()
+        row = connection.execute(_WAITING_OF_WORKER, given).first()
     else:
-        row = connection.execute(_STANDING, {**given, "number": number}).first()
+        row = connection.execute(_COUNTED_OF_WORKER, {**given, "number": number}).first()
     return UpdateRow(*row) if row else None
 
 

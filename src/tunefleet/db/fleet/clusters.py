@@ -126,7 +126,7 @@ def by_key(connection: Connection, key_id: str) -> ClusterJobRow | None:
     return ClusterJobRow(*row) if row else None
 
 
-def crews(connection: Connection, key_ids: Sequence[str]) -> dict[str, list[str]]:
+def workers_by_key(connection: Connection, key_ids: Sequence[str]) -> dict[str, list[str]]:
     """Return the workers that registered with each of these keys."""
     query = select(workers.c.key_id, workers.c.id).where(workers.c.key_id.in_(list(key_ids))).order_by(workers.c.id)
     found: dict[str, list[str]] = {}
@@ -154,7 +154,7 @@ def served(connection: Connection, worker_ids: Iterable[str]) -> dict[str, float
     return {worker_id: ended for worker_id, ended in connection.execute(query.group_by(attempts.c.worker_id))}
 
 
-def standing(connection: Connection, worker_ids: Iterable[str]) -> frozenset[str]:
+def online(connection: Connection, worker_ids: Iterable[str]) -> frozenset[str]:
     """Return which of these workers are online."""
     query = select(workers.c.id).where(workers.c.id.in_(list(worker_ids)), workers.c.status == "online")
     return frozenset(connection.execute(query).scalars())

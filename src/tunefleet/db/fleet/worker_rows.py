@@ -16,13 +16,16 @@ from tunefleet.db.tables.fleet import worker_loads
 
 # The session of a worker that has left: it matches no process.
 NO_SESSION: Final = ""
-_STANDING = select(
+_WITH_CAPABILITIES = select(
     workers.c.id, workers.c.status, workers.c.session, workers.c.capabilities, workers.c.project
 ).order_by(workers.c.id)
 _WATCHED = select(workers.c.id, workers.c.status, workers.c.session, workers.c.state_id)
 _GET = select(workers).where(workers.c.id == bindparam("b_id"))
 _COUNT = select(func.count()).select_from(workers).where(workers.c.key_id == bindparam("b_key"))
 _SEEN = update(workers).where(workers.c.id == bindparam("b_id")).values(last_seen_at=bindparam("b_at"))
+# Both databases support this clause, but SQLAlchemy only offers it in dialect-specific constructs.
+_NEW = "INSERT INTO worker_loads (worker_id, at, body) VALUES (:worker_id, :at, :body) ON CONFLICT DO NOTHING"
+_INSERT = Bulk(text(_NEW), ["worker_id", "at", "body"])
 
 
 def count_of_key(connection: Connection, key_id: str) -> int:
@@ -41,10 +44,10 @@ def all_rows(connection: Connection) -> list[WorkerRow]:
     return [WorkerRow(*row) for row in connection.execute(select(workers).order_by(workers.c.id))]
 
 
-def standing(connection: Connection) -> Sequence[Row[str, str, str, str, str]]:
+def with_capabilities(connection: Connection) -> Sequence[Row[str, str, str, str, str]]:
     """Return id, status, session, capabilities and project of all workers, by id."""
     # Fetch all rows in one call: there are thousands, and a fetch per row costs as much as the row.
-    return connection.execute(_STANDING).all()
+    return connection.execute(_WITH_CAPABILITIES).all()
 
 
 def watched(connection: Connection) -> Sequence[Row[str, str, str, str]]:
@@ -92,11 +95,6 @@ def remove(connection: Connection, worker_id: str) -> None:
     forget_worker(connection, worker_id)
     discards.forget_worker(connection, worker_id)
     wake(connection, "fleet")
-
-
-# Both databases support this clause, but SQLAlchemy only offers it in dialect-specific constructs.
-_NEW = "INSERT INTO worker_loads (worker_id, at, body) VALUES (:worker_id, :at, :body) ON CONFLICT DO NOTHING"
-_INSERT = Bulk(text(_NEW), ["worker_id", "at", "body"])
 
 
 def add(connection: Connection, rows: Sequence[tuple[str, float, str]]) -> None:

@@ -25,6 +25,8 @@ _AT_ONCE = 500
 # Points that are fetched at a time: a series may have a hundred thousand.
 _ROWS = 1000
 _RECORD = Bulk(insert(journal_records), [column.name for column in journal_records.c])
+# Lower than any step.
+_NOTHING = -1
 
 
 def launch(connection: Connection, task_id: str, launch_id: str) -> LaunchRow | None:
@@ -209,10 +211,6 @@ def delete_of_tasks(connection: Connection, task_ids: Sequence[str]) -> None:
     """Delete the journals of deleted tasks."""
     for table in (metric_points, journal_records, launches, journal_room, reported_predictions):
         connection.execute(delete(table).where(table.c.task_id.in_(list(task_ids))))
-
-
-# Lower than any step.
-_NOTHING = -1
 
 
 def resume_from(connection: Connection, row: LaunchRow, *, from_step: int, checkpoint: str | None) -> None:

@@ -23,6 +23,9 @@ _HEADS = (
     select(_lane.label("lane"), func.min(_at.seq).label("seq")).where(_at.state == WAITING).group_by(_lane).subquery()
 )
 _DUE = select(_HEADS.c.lane, _at.next_at).join(notifications, _at.seq == _HEADS.c.seq)
+# Passed to `before_commit` in each transaction that changes the recipients of notifications.
+CHANGED: Final = object()
+_WISHES = select(task_notices).where(task_notices.c.task_id.in_(bindparam("ids", expanding=True)))
 
 
 class NoticeRow(NamedTuple):
@@ -123,11 +126,6 @@ def page(
 def delete_before(connection: Connection, moment: float) -> None:
     """Delete settled notifications that are older than a time."""
     connection.execute(delete(notifications).where(_at.state != WAITING, _at.created_at < moment))
-
-
-# Passed to `before_commit` in each transaction that changes the recipients of notifications.
-CHANGED: Final = object()
-_WISHES = select(task_notices).where(task_notices.c.task_id.in_(bindparam("ids", expanding=True)))
 
 
 class ChannelRow(NamedTuple):

@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TaskSelection:
     """A query for tasks.
 
     Args:
@@ -52,24 +52,26 @@ class Wanted:
     now: float = 0.0
 
 
-def page(connection: Connection, wanted: Wanted, *, limit: int, behind: Place | None) -> list[tuple[TaskRow, Any]]:
+def page(
+    connection: Connection, selection: TaskSelection, *, limit: int, behind: Place | None
+) -> list[tuple[TaskRow, Any]]:
     """Return tasks with their sort values."""
-    key = _SORTS.get(wanted.sort, tasks.c.seq)
-    query = select(tasks, key.label("sort_key")).where(*_conditions(wanted)).limit(limit)
+    key = _SORTS.get(selection.sort, tasks.c.seq)
+    query = select(tasks, key.label("sort_key")).where(*_conditions(selection)).limit(limit)
     # Ties are sorted in the same direction, so that descending order is exactly the reverse.
-    query = query.order_by(*((key.desc(), tasks.c.seq.desc()) if wanted.descending else (key, tasks.c.seq)))
+    query = query.order_by(*((key.desc(), tasks.c.seq.desc()) if selection.descending else (key, tasks.c.seq)))
     if behind is not None:
-        query = query.where(_behind(key, behind, descending=wanted.descending))
-    now = {"now": wanted.now} if wanted.sort == "duration" else {}
+        query = query.where(_behind(key, behind, descending=selection.descending))
+    now = {"now": selection.now} if selection.sort == "duration" else {}
     return [(TaskRow(*row[:-1]), row[-1]) for row in connection.execute(query, now)]
 
 
-def counts(connection: Connection, wanted: Wanted) -> dict[str, dict[str, int]]:
+def counts(connection: Connection, selection: TaskSelection) -> dict[str, dict[str, int]]:
     """Return the number of matching tasks: column → value → count."""
     found = {}
     for name in _GROUPS:
         column = tasks.c[name]
-        query = select(column, func.count()).where(*_conditions(wanted), column.is_not(None)).group_by(column)
+        query = select(column, func.count()).where(*_conditions(selection), column.is_not(None)).group_by(column)
         found[name] = {str(value): int(count) for value, count in connection.execute(query.order_by(column))}
     return found
 
@@ -115,16 +117,16 @@ def _behind(key: ColumnElement[Any], position: Place, *, descending: bool) -> Co
     return or_(key > position.value, and_(key == position.value, seq > position.seq))
 
 
-def _conditions(wanted: Wanted) -> list[ColumnElement[bool]]:
-    found: list[ColumnElement[bool]] = [tasks.c.project == wanted.project]
-    for name, value in wanted.filters.items():
+def _conditions(selection: TaskSelection) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = [tasks.c.project == selection.project]
+    for name, value in selection.filters.items():
         if value is not None and name == "workflow_id":
             # By number: the tasks table has no index on the workflow id.
             mine = select(workflows.c.seq).where(workflows.c.id.in_(value.split(",")))
             found.append(tasks.c.workflow_seq.in_(mine))
         elif value is not None:
             found.append(tasks.c[name].in_(value.split(",")))
-    return found + [_has(word) for word in wanted.words]
+    return found + [_has(word) for word in selection.words]
 
 
 def _has(word: str) -> ColumnElement[bool]:

@@ -45,7 +45,7 @@ class ClusterJobState:
 
     job_id: str
     stage: Stage
-    told: str = ""
+    reason: str = ""
     withdrawn: bool = False
     hopeless: bool = False
     ending: bool = False

@@ -114,10 +114,10 @@ class Slurm(Cluster):
         name, job_id, state, reason = parts
         seen = _seen(job_id, state, reason)
         if reason == _BAD_END and (code := self._exit_code(job_id)):
-            seen = replace(seen, told=seen.told.replace(_BAD_END, f"exit code {code}"))
+            seen = replace(seen, reason=seen.reason.replace(_BAD_END, f"exit code {code}"))
         log = self.log_of(name)
         if seen.stage == "ended" and state != "COMPLETED" and log.exists():
-            seen = replace(seen, told=f"{seen.told}; its log is {log}")
+            seen = replace(seen, reason=f"{seen.reason}; its log is {log}")
         return name, seen
 
     def _exit_code(self, job_id: str) -> str:

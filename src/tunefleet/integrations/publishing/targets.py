@@ -35,6 +35,7 @@ _OF_THE_HUB: Final = frozenset({".gitattributes"})
 
 # Called with the number of bytes just sent.
 Sent = Callable[[int], None]
+_WEIGHTS: Final = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,9 +257,6 @@ def refuse_to_overwrite(folder: Path, *, force: bool) -> None:
         raise ConflictError(f"{folder} is a file.", hint="Use a folder.")
     if not force and folder.is_dir() and any(folder.iterdir()):
         raise ConflictError(f"{folder} is not empty.", hint="Use another folder, or write into it with --force.")
-
-
-_WEIGHTS: Final = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json")
 
 
 def stale(existing: Iterable[str], new: Collection[str]) -> list[str]:

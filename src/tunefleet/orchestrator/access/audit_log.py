@@ -14,17 +14,17 @@ from tunefleet.schemas.projects import AuditEntry
 AnyCaller = Actor | AttemptActor | FederationActor | None
 
 
-async def write(core: ServerContext, who: AnyCaller, request: AuditRow) -> None:
+async def write(core: ServerContext, caller: AnyCaller, request: AuditRow) -> None:
     """Record a request, except those of attempts and federation workers, whose reports are rows of their own.
 
     Args:
-        who: The authenticated caller; None if there is none.
+        caller: The authenticated caller; None if there is none.
     """
-    if isinstance(who, AttemptActor | FederationActor):
+    if isinstance(caller, AttemptActor | FederationActor):
         return
     row = request
-    if who is not None:
-        row = row._replace(key_id=who.key_id, actor=who.owner, role=who.role, project=who.project)
+    if caller is not None:
+        row = row._replace(key_id=caller.key_id, actor=caller.owner, role=caller.role, project=caller.project)
     await core.write(lambda connection: audit.add(connection, [row]))
 
 

@@ -9,6 +9,9 @@ from tunefleet.db import DEFAULT_PROJECT
 from tunefleet.db.federations.federation_tokens import TokenRow
 from tunefleet.errors import ForbiddenError
 
+# Topic of revoked keys and federation tokens: every server drops its cached keys.
+KEYS: Final = "keys"
+
 
 @dataclass(frozen=True, slots=True)
 class Actor:
@@ -36,9 +39,9 @@ class AttemptActor:
     project: str = DEFAULT_PROJECT
 
 
-def has_quota(who: Caller) -> bool:
+def has_quota(caller: Caller) -> bool:
     """Whether a caller's uploads count against a quota: those of users and of registered jobs."""
-    return isinstance(who, Actor) or who.worker_id.startswith(EXTERNAL)
+    return isinstance(caller, Actor) or caller.worker_id.startswith(EXTERNAL)
 
 
 Caller = Actor | AttemptActor
@@ -103,10 +106,6 @@ class FederationActor:
 def may_see_worker(actor: Actor, project: str) -> bool:
     """Whether an actor sees a worker of a project: workers that serve all projects, and those of its own."""
     return project in {DEFAULT_PROJECT, actor.project} or is_operator(actor)
-
-
-# Topic of revoked keys and federation tokens: every server drops its cached keys.
-KEYS: Final = "keys"
 
 
 @dataclass(slots=True)

@@ -126,18 +126,18 @@ async def end(core: ServerContext, actor: Actor, task_id: str) -> ChatView:
     return _view(core, row)
 
 
-async def poll(core: ServerContext, attempt: AttemptActor, asked: ChatPoll) -> ChatTurns:
+async def poll(core: ServerContext, attempt: AttemptActor, request: ChatPoll) -> ChatTurns:
     """Return new turns to a session's worker; a long poll of up to `wait_s` seconds."""
     now = core.clock.monotonic()
     session = core.state(ChatSessions).session(attempt.task_id, now)
-    session.heard_at, session.ready, session.models = now, asked.ready, asked.models
+    session.heard_at, session.ready, session.models = now, request.ready, request.models
     if session.attempt_id != attempt.attempt_id:
         # A poll of the previous attempt that is still held must not receive turns of this one.
         session.attempt_id = attempt.attempt_id
         core.signals.notify(_inbox(attempt.task_id))
-    _drop_lost(core, session, frozenset(asked.held))
+    _drop_lost(core, session, frozenset(request.held))
     _drop_unread(session, now)
-    deadline = now + min(asked.wait_s, _OPEN_S if session.turns else HOLD_S)
+    deadline = now + min(request.wait_s, _OPEN_S if session.turns else HOLD_S)
     while True:
         if session.attempt_id != attempt.attempt_id:
             return ChatTurns()

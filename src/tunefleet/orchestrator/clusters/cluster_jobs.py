@@ -27,7 +27,7 @@ from tunefleet.placement import Requirement
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class NewJob:
     """A job that is stored, but not submitted to the cluster yet."""
 
     row: ClusterJobRow
@@ -35,7 +35,7 @@ class Order:
     options: Mapping[str, str]
     secret: str
 
-    def ask(self, environment: Mapping[str, str], command: tuple[str, ...], patience_s: float) -> NodeRequest:
+    def node_request(self, environment: Mapping[str, str], command: tuple[str, ...], patience_s: float) -> NodeRequest:
         """Return the request to the cluster."""
         need = self.need
         gpus = 0 if need.gpu_optional else need.gpu_count
@@ -46,7 +46,7 @@ class Order:
         )  # fmt: skip
 
 
-def order(connection: Connection, task_id: str, engine: str, now: float) -> Order | None:
+def create(connection: Connection, task_id: str, engine: str, now: float) -> NewJob | None:
     """Store the next job of a task; None if the task no longer needs one, or has failed here.
 
     The task fails after `BARREN` jobs in a row of which no worker took it.
@@ -60,7 +60,7 @@ def order(connection: Connection, task_id: str, engine: str, now: float) -> Orde
     barren = before[-BARREN:]
     if len(barren) == BARREN and all(job.barren for job in barren):
         last = barren[-1].told
-        fail(
+        fail_task(
             connection, task, engine, f"{BARREN} jobs ended before a worker took the task; of the last one: {last}", now
         )
         return None
@@ -73,67 +73,69 @@ def order(connection: Connection, task_id: str, engine: str, now: float) -> Orde
     )  # an owner of its own: with the task owner's key the worker could take the owner's other jobs
     row = ClusterJobRow(name, task.seq, task.id, engine, number, need.nodes, "submitting", key.id, now)
     clusters.insert_one(connection, row)
-    return Order(row, need, {} if engine_spec is None else engine_spec.options, secret)
+    return NewJob(row, need, {} if engine_spec is None else engine_spec.options, secret)
 
 
-def submitted(connection: Connection, job: ClusterJobRow, job_id: str, now: float) -> None:
+def record_submission(connection: Connection, job: ClusterJobRow, job_id: str, now: float) -> None:
     """Record that the cluster has accepted a job."""
     clusters.change(connection, job.name, state="waiting", job_id=job_id, told="just submitted")
     _publish_message(connection, job, f"Requested {_nodes(job)} from {job.engine}: job {job_id}.", now)
 
 
-def stands(connection: Connection, job: ClusterJobRow, seen: ClusterJobState, told: str | None, now: float) -> None:
+def record_state(
+    connection: Connection, job: ClusterJobRow, seen: ClusterJobState, reason: str | None, now: float
+) -> None:
     """Record that a job is waiting or running."""
     if seen.stage == "running":
         clusters.change(
             connection, job.name, state="running", job_id=seen.job_id, told=None, running_at=now, used=job.used
         )
         _publish_message(connection, job, f"Job {seen.job_id} of {job.engine} has its {_nodes(job)}.", now)
-    elif (job.state, job.told) != ("waiting", told):
-        clusters.change(connection, job.name, state="waiting", job_id=seen.job_id, told=told, running_at=None)
+    elif (job.state, job.told) != ("waiting", reason):
+        clusters.change(connection, job.name, state="waiting", job_id=seen.job_id, told=reason, running_at=None)
 
 
-def note_used(connection: Connection, names: Iterable[str]) -> None:
+def record_use(connection: Connection, names: Iterable[str]) -> None:
     """Record the jobs of which a worker has taken the task."""
     for name in names:
         clusters.change(connection, name, used=1)
 
 
-def unsure(connection: Connection, job: ClusterJobRow, error: TunefleetError) -> None:
+def record_unconfirmed(connection: Connection, job: ClusterJobRow, error: TunefleetError) -> None:
     """Record why it is unknown whether the cluster has accepted a job; the next polls find out."""
     clusters.change(connection, job.name, told=str(error))
 
 
-def leaves(connection: Connection, job: ClusterJobRow, step: Step, now: float) -> None:
+def drain(connection: Connection, job: ClusterJobRow, step: Step, now: float) -> None:
     """Drain the workers of a job: they finish their work and exit, and the job ends with them."""
     clusters.change(
-        connection, job.name, state="leaving", leaving_at=job.leaving_at or now, told=step.told or job.told,
+        connection, job.name, state="leaving", leaving_at=job.leaving_at or now, told=step.reason or job.told,
         barren=max(int(step.barren), job.barren),
     )  # fmt: skip
-    for worker_id in clusters.crews(connection, [job.key_id]).get(job.key_id, []):
+    for worker_id in clusters.workers_by_key(connection, [job.key_id]).get(job.key_id, []):
         known = controls.get(connection, worker_id)
         if not known.drains:
             controls.put(connection, known._replace(drains=1))
 
 
-def ended(connection: Connection, job: ClusterJobRow, told: str | None, now: float) -> list[str]:
+def record_end(connection: Connection, job: ClusterJobRow, reason: str | None, now: float) -> list[str]:
     """Record that a job has ended: delete its key and workers, and reschedule what they held."""
     task = tasks.by_ids(connection, [job.task_id]).get(job.task_id)
     begun = job.state in {"waiting", "running"}
     waited = begun and task is not None and needs_nodes(task.status)
     clusters.change(
-        connection, job.name, state="ended", ended_at=now, told=told or job.told, used=job.used,
+        connection, job.name, state="ended", ended_at=now, told=reason or job.told, used=job.used,
         barren=int(bool(job.barren) or (waited and not job.used)),
     )  # fmt: skip
     # Deleted with the job, so that a worker that is still running can no longer connect.
     key_rows.delete_one(connection, job.key_id)
-    gone = clusters.crews(connection, [job.key_id]).get(job.key_id, [])
+    gone = clusters.workers_by_key(connection, [job.key_id]).get(job.key_id, [])
     for worker_id in gone:
         lost = [
             (
                 each,
                 TaskReason.WORKER_LOST if each.state == "accepted" else TaskReason.NOT_ACCEPTED,
-                _end_message(job, told),
+                _end_message(job, reason),
             )
             for each in attempts.open_of(connection, worker_id).values()
         ]
@@ -142,7 +144,7 @@ def ended(connection: Connection, job: ClusterJobRow, told: str | None, now: flo
         commands.delete_of_worker(connection, worker_id)
         controls.forget(connection, worker_id)
     if task is not None:
-        _publish_message(connection, job, _end_message(job, told), now)
+        _publish_message(connection, job, _end_message(job, reason), now)
     else:
         clusters.delete_one(connection, job.name)
     # Other servers cache keys, and the scheduler can reschedule what the workers held.
@@ -150,22 +152,22 @@ def ended(connection: Connection, job: ClusterJobRow, told: str | None, now: flo
     return gone
 
 
-def fail(connection: Connection, task: TaskRow, engine: str, told: str, now: float) -> None:
+def fail_task(connection: Connection, task: TaskRow, engine: str, reason: str, now: float) -> None:
     """Fail a queued task that cannot get nodes."""
-    error = f"{engine} has no nodes for it: {told.rstrip('.')}."
+    error = f"{engine} has no nodes for it: {reason.rstrip('.')}."
     switch(connection, [Move(task, TaskReason.NO_NODES, changes={"error": error})], now)
 
 
-def refused(connection: Connection, job: ClusterJobRow, error: TunefleetError, now: float) -> None:
+def record_rejection(connection: Connection, job: ClusterJobRow, error: TunefleetError, now: float) -> None:
     """Fail the task of a job that the cluster rejects."""
-    ended(connection, job, str(error), now)
+    record_end(connection, job, str(error), now)
     task = tasks.by_ids(connection, [job.task_id], lock=True).get(job.task_id)
     if task is not None and task.status == TaskStatus.QUEUED:
-        fail(connection, task, job.engine, str(error), now)
+        fail_task(connection, task, job.engine, str(error), now)
 
 
-def _end_message(job: ClusterJobRow, told: str | None) -> str:
-    return f"Job {job.job_id or job.name} of {job.engine} has ended: {(told or 'ended').rstrip('.')}."
+def _end_message(job: ClusterJobRow, reason: str | None) -> str:
+    return f"Job {job.job_id or job.name} of {job.engine} has ended: {(reason or 'record_end').rstrip('.')}."
 
 
 def _nodes(job: ClusterJobRow) -> str:

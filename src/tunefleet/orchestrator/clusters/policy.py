@@ -19,11 +19,11 @@ VANISHED_S: Final = 30.0
 LEAVE_S: Final = 60.0
 # The task fails after this many jobs in a row of which no worker took it.
 BARREN: Final = 3
-_WANTED: Final = frozenset({TaskStatus.QUEUED, TaskStatus.DISPATCHED, TaskStatus.RUNNING})
+_NEEDS_NODES: Final = frozenset({TaskStatus.QUEUED, TaskStatus.DISPATCHED, TaskStatus.RUNNING})
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
+class JobWorkers:
     """The workers of a job.
 
     Args:
@@ -36,7 +36,7 @@ class Crew:
     hindrance: str | None = None
     complete: bool = True
     held: str | None = None
-    standing: int = 0
+    online: int = 0
     over_at: float | None = None
 
 
@@ -50,20 +50,20 @@ class Step:
     """
 
     act: Act
-    told: str | None = None
+    reason: str | None = None
     barren: bool = False
 
 
 def needs_nodes(status: str) -> bool:
     """Whether a task with this status needs its nodes."""
-    return status in _WANTED
+    return status in _NEEDS_NODES
 
 
 def next_step(
     job: ClusterJobRow,
     status: str | None,
     seen: ClusterJobState | None,
-    crew: Crew,
+    workers: JobWorkers,
     *,
     now: float,
     patience_s: float,
@@ -74,64 +74,66 @@ def next_step(
     Args:
         seen: The cluster's report; None if it does not know the job.
     """
-    wanted = status is not None and needs_nodes(status)
+    needed = status is not None and needs_nodes(status)
     if seen is None:
         young = now - job.made_at < VANISHED_S
         return Step("none") if young else Step("end", "the cluster does not know it")
     if seen.stage == "ended":
-        return _ended(job, wanted, seen)
+        return _ended(job, needed, seen)
     if job.state == "leaving":
         overdue = job.leaving_at is not None and now - job.leaving_at > LEAVE_S
         return Step("cancel") if overdue or seen.stage == "waiting" else Step("none")
-    if not wanted:
-        return Step("leave" if crew.ids and seen.stage == "running" else "cancel")
+    if not needed:
+        return Step("leave" if workers.ids and seen.stage == "running" else "cancel")
     if seen.stage == "waiting":
-        return Step("fail" if seen.hopeless else "waits", seen.told or "no reason given")
+        return Step("fail" if seen.hopeless else "waits", seen.reason or "no reason given")
     if seen.ending:
         return Step("none")  # it ends on its own, or is requeued, which a cancel would prevent
     if status == TaskStatus.QUEUED and job.used and job.running_at is not None:
-        return _short(job, crew, now - job.running_at, now=now, patience_s=patience_s, lost_after_s=lost_after_s)
-    return _running(job, status, crew, now=now, patience_s=patience_s)
+        return _short(job, workers, now - job.running_at, now=now, patience_s=patience_s, lost_after_s=lost_after_s)
+    return _running(job, status, workers, now=now, patience_s=patience_s)
 
 
-def _ended(job: ClusterJobRow, wanted: bool, seen: ClusterJobState) -> Step:
-    over = seen.told or "ended"
+def _ended(job: ClusterJobRow, needed: bool, seen: ClusterJobState) -> Step:
+    over = seen.reason or "ended"
     if job.barren and job.told:
         over = f"{job.told} ({over})"
-    if wanted and job.state != "leaving" and (seen.withdrawn or seen.hopeless):
+    if needed and job.state != "leaving" and (seen.withdrawn or seen.hopeless):
         return Step("fail", f"its job was cancelled in the cluster ({over})" if seen.withdrawn else over)
     return Step("end", over)
 
 
-def _running(job: ClusterJobRow, status: str | None, crew: Crew, *, now: float, patience_s: float) -> Step:
+def _running(job: ClusterJobRow, status: str | None, workers: JobWorkers, *, now: float, patience_s: float) -> Step:
     if job.running_at is None:
         return Step("runs")
     if status != TaskStatus.QUEUED:
         return Step("none")
-    if crew.hindrance is not None and crew.complete:
-        return Step("fail", crew.hindrance)
+    if workers.hindrance is not None and workers.complete:
+        return Step("fail", workers.hindrance)
     if now - job.running_at <= patience_s:
         return Step("none")
-    if crew.hindrance is None and crew.held is not None:
-        return Step("cancel", f"{patience_s:g} s after its nodes were allocated the task could not start: {crew.held}")
-    return Step("cancel", crew.hindrance or _idle(job, crew, patience_s), barren=True)
+    if workers.hindrance is None and workers.held is not None:
+        return Step(
+            "cancel", f"{patience_s:g} s after its nodes were allocated the task could not start: {workers.held}"
+        )
+    return Step("cancel", workers.hindrance or _idle(job, workers, patience_s), barren=True)
 
 
 def _short(
-    job: ClusterJobRow, crew: Crew, runs_s: float, *, now: float, patience_s: float, lost_after_s: float
+    job: ClusterJobRow, workers: JobWorkers, runs_s: float, *, now: float, patience_s: float, lost_after_s: float
 ) -> Step:
     """Return the action for a job whose task is queued again: a dead worker does not come back on its own."""
-    if crew.standing >= job.nodes or crew.over_at is None:
+    if workers.online >= job.nodes or workers.over_at is None:
         return Step("none")
-    waits_s = now - crew.over_at
+    waits_s = now - workers.over_at
     requeued = waits_s >= runs_s  # requeued since the last attempt: its workers need time to start again
     if (runs_s <= patience_s) if requeued else (waits_s <= lost_after_s):
         return Step("none")
-    return Step("leave" if crew.ids else "cancel", f"workers of {crew.standing} of its {job.nodes} nodes are left")
+    return Step("leave" if workers.ids else "cancel", f"workers of {workers.online} of its {job.nodes} nodes are left")
 
 
-def _idle(job: ClusterJobRow, crew: Crew, patience_s: float) -> str:
+def _idle(job: ClusterJobRow, workers: JobWorkers, patience_s: float) -> str:
     """Return why the task did not start on its nodes in time."""
-    if len(crew.ids) < job.nodes:
-        return f"workers of {len(crew.ids)} of its {job.nodes} nodes connected within {patience_s:g} s"
+    if len(workers.ids) < job.nodes:
+        return f"workers of {len(workers.ids)} of its {job.nodes} nodes connected within {patience_s:g} s"
     return f"none of its workers took the task within {patience_s:g} s"

@@ -21,7 +21,7 @@ from tunefleet.errors import ConflictError, TunefleetError, UnreachableError
 from tunefleet.integrations.clusters import Cluster, ClusterJobState
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.clusters import cluster_jobs, snapshot
-from tunefleet.orchestrator.clusters.policy import Crew, Step, next_step
+from tunefleet.orchestrator.clusters.policy import JobWorkers, Step, next_step
 from tunefleet.orchestrator.clusters.snapshot import ClusterSnapshot
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state
@@ -64,18 +64,18 @@ class ClusterReconciler:
             ConflictError: If one returns an invalid response; likewise.
         """
         fleet, engines = cluster_state.fleet_snapshot(self._core), self._core.state(Engines).clusters
-        now = await self._core.read(
+        current = await self._core.read(
             partial(snapshot.take, fleet=fleet, engines=tuple(engines), most=self._settings.nodes_jobs)
         )
-        if now.fresh:
-            await self._core.write(partial(cluster_jobs.note_used, names=now.fresh))
+        if current.fresh:
+            await self._core.write(partial(cluster_jobs.record_use, names=current.fresh))
         away: list[TunefleetError] = []
         for engine, cluster in engines.items():
             try:
-                await self._keep(engine, cluster, now)
+                await self._reconcile(engine, cluster, current)
             except (UnreachableError, ConflictError) as error:
                 away.append(error)
-        for job in (job for job in now.jobs if job.engine not in engines):
+        for job in (job for job in current.jobs if job.engine not in engines):
             await self._end(job, Step("end", _UNKNOWN))
         if away:
             raise away[0]
@@ -84,27 +84,29 @@ class ClusterReconciler:
     def _wall(self) -> float:
         return self._core.clock.wall()
 
-    async def _keep(self, engine: str, cluster: Cluster, now: ClusterSnapshot) -> None:
-        jobs = [job for job in now.jobs if job.engine == engine]
+    async def _reconcile(self, engine: str, cluster: Cluster, current: ClusterSnapshot) -> None:
+        jobs = [job for job in current.jobs if job.engine == engine]
         # In threads: Slurm's commands and Ray's HTTP API block.
         seen = await asyncio.to_thread(cluster.look, [job.name for job in jobs]) if jobs else {}
         for job in jobs:
-            crew = now.crews.get(job.name, Crew())
-            status = now.statuses.get(job.task_id)
+            workers = current.workers.get(job.name, JobWorkers())
+            status = current.statuses.get(job.task_id)
             step = next_step(
-                job, status, seen.get(job.name), crew, now=self._wall,
+                job, status, seen.get(job.name), workers, now=self._wall,
                 patience_s=self._settings.nodes_patience_s, lost_after_s=self._settings.lost_after_s,
             )  # fmt: skip
-            await self._take(cluster, job, seen.get(job.name), step)
-        for row, name in now.waiting:
+            await self._carry_out(cluster, job, seen.get(job.name), step)
+        for row, name in current.waiting:
             if name == engine:
-                await self._ask(engine, cluster, row.id)
+                await self._submit(engine, cluster, row.id)
 
-    async def _take(self, cluster: Cluster, job: ClusterJobRow, seen: ClusterJobState | None, step: Step) -> None:
+    async def _carry_out(self, cluster: Cluster, job: ClusterJobRow, seen: ClusterJobState | None, step: Step) -> None:
         if step.act in {"waits", "runs"} and seen is not None:
-            await self._core.write(lambda connection: cluster_jobs.stands(connection, job, seen, step.told, self._wall))
+            await self._core.write(
+                lambda connection: cluster_jobs.record_state(connection, job, seen, step.reason, self._wall)
+            )
         if step.act in {"leave", "cancel"}:
-            await self._core.write(lambda connection: cluster_jobs.leaves(connection, job, step, self._wall))
+            await self._core.write(lambda connection: cluster_jobs.drain(connection, job, step, self._wall))
         if step.act in {"cancel", "fail"} and (seen is None or seen.stage != "ended"):
             try:
                 await asyncio.to_thread(cluster.cancel, job.name)
@@ -115,39 +117,45 @@ class ClusterReconciler:
 
     async def _end(self, job: ClusterJobRow, step: Step) -> None:
         def operation(connection: Connection) -> list[str]:
-            gone = cluster_jobs.ended(connection, job, step.told, self._wall)
+            removed = cluster_jobs.record_end(connection, job, step.reason, self._wall)
             task = tasks.by_ids(connection, [job.task_id], lock=True).get(job.task_id)
             if step.act == "fail" and task is not None and task.status == TaskStatus.QUEUED:
-                cluster_jobs.fail(connection, task, job.engine, step.told or "ended", self._wall)
-            return gone
+                cluster_jobs.fail_task(connection, task, job.engine, step.reason or "ended", self._wall)
+            return removed
 
         # After the commit: presence is memory state, which a rollback would not restore.
         for worker_id in await self._core.write(operation):
             self._core.state(Fleet).forget(worker_id)
 
-    async def _ask(self, engine: str, cluster: Cluster, task_id: str) -> None:
-        order = await self._core.write(partial(cluster_jobs.order, task_id=task_id, engine=engine, now=self._wall))
-        if order is None:
+    async def _submit(self, engine: str, cluster: Cluster, task_id: str) -> None:
+        new_job = await self._core.write(partial(cluster_jobs.create, task_id=task_id, engine=engine, now=self._wall))
+        if new_job is None:
             return
         settings = self._settings
         command = (*shlex.split(settings.nodes_command), "worker", "--once", task_id, "--server", self._url)
         environment = {
-            "TUNEFLEET_NODES_JOB": order.row.name,
+            "TUNEFLEET_NODES_JOB": new_job.row.name,
             "TUNEFLEET_NODES_PATIENCE_S": f"{settings.nodes_patience_s:g}",
         }
         if engine == "slurm" or settings.nodes_dir is not None:
             environment["TUNEFLEET_NODES_DIR"] = str(settings.nodes_folder)
         try:
-            job_id = await asyncio.to_thread(cluster.submit, order.ask(environment, command, settings.nodes_patience_s))
+            job_id = await asyncio.to_thread(
+                cluster.submit, new_job.node_request(environment, command, settings.nodes_patience_s)
+            )
         except ConflictError as error:
             refusal: TunefleetError = error
-            await self._core.write(lambda connection: cluster_jobs.refused(connection, order.row, refusal, self._wall))
+            await self._core.write(
+                lambda connection: cluster_jobs.record_rejection(connection, new_job.row, refusal, self._wall)
+            )
             return
         except UnreachableError as error:
             # The job may have been accepted: the next poll finds it by name.
             away: TunefleetError = error
-            await self._core.write(lambda connection: cluster_jobs.unsure(connection, order.row, away))
-            log.warning("It is unknown whether %s has accepted %s: %s", engine, order.row.name, error)
+            await self._core.write(lambda connection: cluster_jobs.record_unconfirmed(connection, new_job.row, away))
+            log.warning("It is unknown whether %s has accepted %s: %s", engine, new_job.row.name, error)
             raise
-        log.info("Submitted %s to %s: job %s.", order.row.name, engine, job_id)
-        await self._core.write(lambda connection: cluster_jobs.submitted(connection, order.row, job_id, self._wall))
+        log.info("Submitted %s to %s: job %s.", new_job.row.name, engine, job_id)
+        await self._core.write(
+            lambda connection: cluster_jobs.record_submission(connection, new_job.row, job_id, self._wall)
+        )

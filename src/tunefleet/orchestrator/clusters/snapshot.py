@@ -13,7 +13,7 @@ from tunefleet.db.repositories import tasks
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access import quotas
-from tunefleet.orchestrator.clusters.policy import Crew
+from tunefleet.orchestrator.clusters.policy import JobWorkers
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.placement import Requirement, WorkerState, lacks
@@ -26,7 +26,7 @@ class ClusterSnapshot:
 
     jobs: tuple[ClusterJobRow, ...]
     statuses: Mapping[str, str]
-    crews: Mapping[str, Crew]
+    workers: Mapping[str, JobWorkers]
     waiting: tuple[tuple[TaskRow, str], ...]
     fresh: frozenset[str]
 
@@ -39,21 +39,21 @@ def take(connection: Connection, fleet: FleetSnapshot, *, engines: Collection[st
     waiting = _next(connection, fleet, held, engines, [rows.get(job.task_id) for job in jobs], most)
     if not jobs:
         return ClusterSnapshot((), {}, {}, waiting, frozenset())
-    by_key = clusters.crews(connection, [job.key_id for job in jobs])
+    by_key = clusters.workers_by_key(connection, [job.key_id for job in jobs])
     ids = {job.name: by_key.get(job.key_id, []) for job in jobs}
     all_ids = [id_ for each in ids.values() for id_ in each]
-    took, standing = clusters.served(connection, all_ids), clusters.standing(connection, all_ids)
+    took, online = clusters.served(connection, all_ids), clusters.online(connection, all_ids)
     fresh = frozenset(job.name for job in jobs if not job.used and took.keys() & set(ids[job.name]))
     states = {state.id: state for state in cluster_state.states(connection, fleet)} if by_key else {}
     needs = cluster_state.needs(connection, [row.requirement_key for row in rows.values()])
-    crews = {}
+    workers = {}
     for job in jobs:
         present = [states[id_] for id_ in ids[job.name] if id_ in states and states[id_].present]
-        crew = _crew(rows.get(job.task_id), present, needs, held, fleet.now)
+        of_job = _job_workers(rows.get(job.task_id), present, needs, held, fleet.now)
         ends = [ended for id_ in ids[job.name] if (ended := took.get(id_)) is not None]
-        crews[job.name] = replace(crew, standing=len(standing & set(ids[job.name])), over_at=max(ends, default=None))
+        workers[job.name] = replace(of_job, online=len(online & set(ids[job.name])), over_at=max(ends, default=None))
     found = tuple(job._replace(used=1) if job.name in fresh else job for job in jobs)
-    return ClusterSnapshot(found, {row.id: row.status for row in rows.values()}, crews, waiting, fresh)
+    return ClusterSnapshot(found, {row.id: row.status for row in rows.values()}, workers, waiting, fresh)
 
 
 def _next(
@@ -91,18 +91,18 @@ def _next(
     return tuple(chosen)
 
 
-def _crew(
+def _job_workers(
     task: TaskRow | None,
     present: list[WorkerState],
     needs: Mapping[str, Requirement],
     held: quotas.QuotaChecks,
     now: float,
-) -> Crew:
+) -> JobWorkers:
     ids = tuple(state.id for state in present)
     if task is None or task.status != TaskStatus.QUEUED:
-        return Crew(ids)
-    need = cluster_state.whose(needs[task.requirement_key], task.project)
-    return Crew(
+        return JobWorkers(ids)
+    need = cluster_state.with_project(needs[task.requirement_key], task.project)
+    return JobWorkers(
         ids,
         _hindrance(need, present),
         complete=len(present) >= need.nodes_max,
@@ -110,17 +110,17 @@ def _crew(
     )
 
 
-def _hindrance(need: Requirement, crew: Sequence[WorkerState]) -> str | None:
+def _hindrance(need: Requirement, workers: Sequence[WorkerState]) -> str | None:
     """Return why a task can never run on the nodes of a job; None if it can, or if nodes are still missing.
 
     Only `need.nodes` of them have to fit.
     """
-    if len(crew) < need.nodes:
+    if len(workers) < need.nodes:
         return None
-    missing = {state.id: told for state in crew if (told := lacks(need, state)) is not None}
-    able = [state for state in crew if state.id not in missing]
+    missing = {state.id: lack for state in workers if (lack := lacks(need, state)) is not None}
+    able = [state for state in workers if state.id not in missing]
     if len(able) < need.nodes:
-        return "; ".join(f"the node {_name(state)} {missing[state.id]}" for state in crew if state.id in missing)
+        return "; ".join(f"the node {_name(state)} {missing[state.id]}" for state in workers if state.id in missing)
     if need.nodes_max > 1 and largest(need, able) < need.nodes:
         releases = "; ".join(f"{_name(state)}: {state.release or 'no torch'}" for state in able)
         return f"the nodes run different releases ({releases}), but one training run needs the same on all"

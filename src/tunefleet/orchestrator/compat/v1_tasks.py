@@ -11,7 +11,7 @@ import orjson
 from tunefleet.db import Connection
 from tunefleet.db.repositories import attempts, dependencies, task_list, workflows
 from tunefleet.db.repositories import tasks as task_rows
-from tunefleet.db.repositories.task_list import Wanted
+from tunefleet.db.repositories.task_list import TaskSelection
 from tunefleet.db.rows import AttemptRow, DocumentRow, TaskRow
 from tunefleet.lifecycle.task import FINAL, OUTCOMES, RetryBudget, TaskStatus
 from tunefleet.orchestrator import redaction
@@ -44,6 +44,9 @@ _WORDS: Final[Mapping[str, RecordStatus]] = {
     "failed": "FAILED",
     "cancelled": "FAILED",
 }
+_FAILURES: Final = frozenset(
+    reason.value for reason, outcome in OUTCOMES.items() if outcome.budget in {RetryBudget.ATTEMPTS, RetryBudget.LOST}
+)
 
 
 def word(status: str) -> RecordStatus:
@@ -70,7 +73,7 @@ async def newest(core: ServerContext, actor: Actor) -> tuple[list[TaskRecord], i
     may_read(actor)
 
     def operation(connection: Connection) -> tuple[list[TaskRecord], int | None]:
-        found = task_list.page(connection, Wanted(actor.project), limit=NEWEST + 1, behind=None)
+        found = task_list.page(connection, TaskSelection(actor.project), limit=NEWEST + 1, behind=None)
         rows = [row for row, _ in found]
         made: list[TaskRecord] = []
         characters = 0
@@ -114,11 +117,6 @@ async def get(core: ServerContext, actor: Actor, task_id: str, *, v1: bool = Fal
         )
 
     return await core.read(operation)
-
-
-_FAILURES: Final = frozenset(
-    reason.value for reason, outcome in OUTCOMES.items() if outcome.budget in {RetryBudget.ATTEMPTS, RetryBudget.LOST}
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,9 +105,9 @@ async def run(core: ServerContext, work: AggregationInput, folder: Path, holder:
         AdapterRefused: If aggregation fails for a reason that no single update explains.
         TunefleetError: If the store does not answer or is full.
     """
-    made = await make(core, work, folder)
+    result = await make(core, work, folder)
     return await core.write(
-        partial(store, blobs=core.blobs, work=work, made=made, holder=holder, now=core.clock.wall())
+        partial(store, blobs=core.blobs, work=work, result=result, holder=holder, now=core.clock.wall())
     )
 
 
@@ -212,7 +212,7 @@ def store(
     *,
     blobs: BlobStore,
     work: AggregationInput,
-    made: AggregationResult,
+    result: AggregationResult,
     holder: str,
     now: float,
 ) -> RoundRow | None:
@@ -225,11 +225,11 @@ def store(
     if row is None:
         return None
     # Stored in the round's row: publishing can be retried without averaging again.
-    changes = {"result": made.dump()}
+    changes = {"result": result.dump()}
     moved = rounds.move(connection, work.round, RoundReason.AGGREGATED, now, holder=holder, values=changes)
     if moved is None:
         return None
-    entries = [*made.files, *([] if made.state is None else [made.state])]
+    entries = [*result.files, *([] if result.state is None else [result.state])]
     for entry in entries:
         # Files are deleted in the writer thread only, which runs this: none can vanish between this check and the
         # commit.

@@ -127,103 +127,103 @@ class RoundScheduler:
         core, holder = self._core, f"hold-{secrets.token_hex(8)}"
         now = core.clock.wall()
         claim = partial(rounds.claim, row=row, holder=holder, now=now, until=now + LEASE_S)
-        taken = await core.write(claim)
-        if taken is None:
+        claimed = await core.write(claim)
+        if claimed is None:
             return
         folder = adapter_files.work_folder(core, holder)
         if row.holder is not None:
             # The previous holder's lease expired: its process may have been killed on this machine, leaving its folder.
             await asyncio.to_thread(shutil.rmtree, adapter_files.work_folder(core, row.holder), ignore_errors=True)
         try:
-            async with self._renewing(taken, holder):
-                await self._run_measured(taken, holder, folder)
+            async with self._renewing(claimed, holder):
+                await self._run_measured(claimed, holder, folder)
         except asyncio.CancelledError:
             # The server shuts down: release the round, so that the next server need not wait for the lease to expire.
-            await core.write(partial(rounds.release, row=taken, holder=holder, until=0.0, error=None))
+            await core.write(partial(rounds.release, row=claimed, holder=holder, until=0.0, error=None))
             raise
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
-    async def _run_measured(self, taken: RoundRow, holder: str, folder: Path) -> None:
+    async def _run_measured(self, row: RoundRow, holder: str, folder: Path) -> None:
         started = self._core.clock.monotonic()
-        outcome = await self._try(taken, holder, folder)
+        outcome = await self._try(row, holder, folder)
         if self._core.meters is not None:
             self._core.meters.aggregations.labels(outcome).inc()
             self._core.meters.aggregation_s.labels(outcome).observe(self._core.clock.monotonic() - started)
 
-    async def _try(self, taken: RoundRow, holder: str, folder: Path) -> str:
+    async def _try(self, row: RoundRow, holder: str, folder: Path) -> str:
         """Try once, and return the outcome: `made`, `later` or `failed`."""
         try:
-            await self._aggregate(taken, holder, folder)
+            await self._aggregate(row, holder, folder)
         except UpdateAggregationError as blame:
             error = f"Update {blame.update.seq} of {blame.update.worker}: {blame.error.message}"
-            await self._end_failed(taken, holder, RoundReason.UPDATE_REFUSED, error, blame.update)
+            await self._end_failed(row, holder, RoundReason.UPDATE_REFUSED, error, blame.update)
         except (InputError, NotFoundError) as refusal:
-            await self._end_failed(taken, holder, RoundReason.UPDATE_REFUSED, refusal.message)
+            await self._end_failed(row, holder, RoundReason.UPDATE_REFUSED, refusal.message)
         except (TunefleetError, OSError) as error:
-            await self._retry_later(taken, holder, error.message if isinstance(error, TunefleetError) else str(error))
+            await self._retry_later(row, holder, error.message if isinstance(error, TunefleetError) else str(error))
             return "later"
         except Exception as error:
-            log.exception("Round %d of federation %d crashed.", taken.number, taken.federation_seq)
+            log.exception("Round %d of federation %d crashed.", row.number, row.federation_seq)
             why = f"Internal server error ({type(error).__name__}); see the server log."
-            if taken.tries < MAX_CRASHES:
-                await self._retry_later(taken, holder, why)
+            if row.tries < MAX_CRASHES:
+                await self._retry_later(row, holder, why)
                 return "later"
-            await self._end_failed(taken, holder, RoundReason.SERVER_FAULT, why)
+            await self._end_failed(row, holder, RoundReason.SERVER_FAULT, why)
         else:
             return "made"
         return "failed"
 
-    async def _aggregate(self, taken: RoundRow, holder: str, folder: Path) -> None:
+    async def _aggregate(self, row: RoundRow, holder: str, folder: Path) -> None:
         core = self._core
-        work = await core.read(partial(aggregation.load_input, current=taken))
+        work = await core.read(partial(aggregation.load_input, current=row))
         if work is None:
             return
-        if taken.status == RoundStatus.AGGREGATING:
-            made = await aggregation.make(core, work, folder)
-            version = await version_publisher.store_and_publish(core, work, made, holder)
+        if row.status == RoundStatus.AGGREGATING:
+            result = await aggregation.make(core, work, folder)
+            version = await version_publisher.store_and_publish(core, work, result, holder)
         else:
             # Another server has already aggregated this round: publish its stored result instead of averaging again.
             version = await version_publisher.run(core, work, holder)
         if version is not None:
-            log.info("%s: version %d published from round %d.", work.federation.id, version.version, taken.number)
+            log.info("%s: version %d published from round %d.", work.federation.id, version.version, row.number)
 
     async def _end_failed(
-        self, taken: RoundRow, holder: str, reason: RoundReason, error: str, blamed: UpdateRow | None = None
+        self, row: RoundRow, holder: str, reason: RoundReason, error: str, blamed: UpdateRow | None = None
     ) -> None:
-        log.warning("Round %d of federation %d failed: %s", taken.number, taken.federation_seq, error)
+        log.warning("Round %d of federation %d failed: %s", row.number, row.federation_seq, error)
         now = self._core.clock.wall()
         how: dict[str, Any] = {"holder": holder, "reason": reason, "error": error, "blamed": blamed}
-        await self._core.write(partial(_fail, taken=taken, now=now, **how))
+        await self._core.write(partial(_fail, claimed=row, now=now, **how))
 
-    async def _retry_later(self, taken: RoundRow, holder: str, reason: str) -> None:
-        until = self._core.clock.wall() + pause_s(taken.tries)
-        log.warning("Round %d of federation %d is retried: %s", taken.number, taken.federation_seq, reason)
-        await self._core.write(partial(rounds.release, row=taken, holder=holder, until=until, error=reason))
+    async def _retry_later(self, row: RoundRow, holder: str, reason: str) -> None:
+        until = self._core.clock.wall() + pause_s(row.tries)
+        log.warning("Round %d of federation %d is retried: %s", row.number, row.federation_seq, reason)
+        await self._core.write(partial(rounds.release, row=row, holder=holder, until=until, error=reason))
 
     @contextlib.asynccontextmanager
-    async def _renewing(self, taken: RoundRow, holder: str) -> AsyncIterator[None]:
-        renewal = asyncio.create_task(self._renew(taken, holder))
+    async def _renewing(self, row: RoundRow, holder: str) -> AsyncIterator[None]:
+        renewal = asyncio.create_task(self._renew(row, holder))
         try:
             yield
         finally:
             renewal.cancel()
             await asyncio.gather(renewal, return_exceptions=True)
 
-    async def _renew(self, taken: RoundRow, holder: str) -> None:
+    async def _renew(self, row: RoundRow, holder: str) -> None:
         core = self._core
         while True:
             await asyncio.sleep(RENEW_S)
             until = core.clock.wall() + LEASE_S
             try:
-                kept = await core.write(partial(rounds.renew, row=taken, holder=holder, until=until))
+                kept = await core.write(partial(rounds.renew, row=row, holder=holder, until=until))
             except TunefleetError as error:
                 log.warning(
-                    "Cannot renew the lease on round %d of federation %d: %s", taken.number, taken.federation_seq, error
+                    "Cannot renew the lease on round %d of federation %d: %s", row.number, row.federation_seq, error
                 )
                 continue
             if not kept:
-                log.warning("Lost the lease on round %d of federation %d.", taken.number, taken.federation_seq)
+                log.warning("Lost the lease on round %d of federation %d.", row.number, row.federation_seq)
                 return
 
     async def _sweep(self) -> None:
@@ -236,7 +236,7 @@ class RoundScheduler:
 
 def _due_rounds(connection: Connection) -> tuple[list[RoundRow], list[int]]:
     # A shard that is requeued or paused publishes no event, and its round may be waiting for it alone: checked here.
-    left = [seq for seq in rounds.of_trainings(connection) if round_operations.has_all_it_awaits(connection, seq)]
+    left = [seq for seq in rounds.of_trainings(connection) if round_operations.has_all_updates(connection, seq)]
     return rounds.to_look_after(connection), rounds.without_round(connection) + left
 
 
@@ -244,10 +244,10 @@ def _is_due(row: RoundRow, now: float) -> bool:
     return row.status == RoundStatus.SAMPLING or rounds.due_at(row) <= now
 
 
-def _fail(connection: Connection, *, taken: RoundRow, now: float, **how: Any) -> None:
-    row = federations.by_seq(connection, taken.federation_seq, lock=True)
+def _fail(connection: Connection, *, claimed: RoundRow, now: float, **how: Any) -> None:
+    row = federations.by_seq(connection, claimed.federation_seq, lock=True)
     # The round may have been published or abandoned in the meantime.
-    current = None if row is None else rounds.get(connection, row.seq, taken.number)
+    current = None if row is None else rounds.get(connection, row.seq, claimed.number)
     if row is not None and current is not None and not RoundStatus(current.status).final:
         round_operations.fail(connection, row, current, now=now, **how)
 

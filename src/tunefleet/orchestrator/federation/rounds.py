@@ -73,7 +73,9 @@ def sample(connection: Connection, row: FederationRow, current: RoundRow, now: f
     names = None if sampled is None else orjson.dumps(sampled).decode()
     collecting = rounds.move(connection, current, RoundReason.SAMPLED, now, values={"participants": names})
     assert collecting is not None, "the federation is locked"
-    taken = [each for each in federation_updates.waiting(connection, row.seq) if takes(collecting, each.worker)]
+    taken = [
+        each for each in federation_updates.waiting(connection, row.seq) if is_participant(collecting, each.worker)
+    ]
     if taken:
         changes = {"state": COUNTED, "round": collecting.number, "reason": None}
         federation_updates.change(connection, [each.seq for each in taken], changes)
@@ -92,7 +94,7 @@ def _sampled(row: FederationRow, spec: FederationSpec, number: int, left: list[s
     return sorted(random.Random(f"{row.id}/{number}").sample(names, spec.max_workers))
 
 
-def takes(current: RoundRow, worker: str) -> bool:
+def is_participant(current: RoundRow, worker: str) -> bool:
     """Whether a round accepts a worker's update now."""
     if current.status != _COLLECTING:
         return False
@@ -114,7 +116,7 @@ def close_if_complete(connection: Connection, row: FederationRow, current: Round
     return True
 
 
-def has_all_it_awaits(connection: Connection, seq: int) -> bool:
+def has_all_updates(connection: Connection, seq: int) -> bool:
     """Whether a training run's round has all updates that it waits for: a missing shard may have been requeued."""
     row = federations.by_seq(connection, seq)
     current = None if row is None else rounds.get(connection, seq, row.round)
@@ -207,12 +209,12 @@ def fail(
         _carry_over(connection, row, [each for each in counted if each.seq != blamed.seq], now)
     artifacts.unpin(connection, [result_holder(row.id, current.number)])
     about: dict[str, Any] = {"round": current.number, "reason": reason.value, "error": error}
-    publish_event(connection, row, "federation.round_failed", now, **about, took_s=lasted(current, now))
+    publish_event(connection, row, "federation.round_failed", now, **about, took_s=duration_s(current, now))
     open_next(connection, row, now)
     return True
 
 
-def lasted(row: RoundRow, now: float) -> float:
+def duration_s(row: RoundRow, now: float) -> float:
     """Return how long a round has been open, in seconds; 0 if the clock was set back."""
     return round(max(0.0, now - row.opened_at), 3)
 
@@ -229,7 +231,7 @@ def _carry_over(connection: Connection, row: FederationRow, carried: Sequence[Up
 
 def _supersede_with(connection: Connection, row: FederationRow, older: UpdateRow, newer: UpdateRow, now: float) -> None:
     # The newer update was meant for the next round, so its weight does not include the older one's rows yet.
-    rows = rows_of_both(connection, row, older, newer)
+    rows = combined_rows(connection, row, older, newer)
     federation_updates.change(connection, [newer.seq], {"num_examples": rows})
     supersede(connection, older, newer.seq, now)
 
@@ -262,7 +264,7 @@ def _discard(connection: Connection, discarded: Sequence[UpdateRow], why: str, n
     artifacts.unpin(connection, [each.holder for each in discarded])
 
 
-def rows_of_both(connection: Connection, row: FederationRow, older: UpdateRow, newer: UpdateRow) -> int:
+def combined_rows(connection: Connection, row: FederationRow, older: UpdateRow, newer: UpdateRow) -> int:
     """Return the weight of an update: its own rows, plus those of the update whose training it continues.
 
     Workers count rows from upload to upload. Without a base version, a worker is assumed to continue its own training

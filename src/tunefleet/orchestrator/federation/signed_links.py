@@ -39,15 +39,15 @@ class Signer:
 
     def version(self, federation_id: str, shown: str | int, number: int, digest: str) -> str:
         """Return a link to the archive of a version."""
-        thing = _version(federation_id, number)
-        return f"{self.base}{version_path(shown)}?version={number}&{self._query(thing, digest)}"
+        subject = _version(federation_id, number)
+        return f"{self.base}{version_path(shown)}?version={number}&{self._query(subject, digest)}"
 
     def chunk(self, federation_id: str, shown: str | int, number: int, digest: str) -> str:
         """Return a link to a chunk; the arguments are those of `version`."""
         return f"{self.base}{chunk_path(shown, number)}?{self._query(_chunk(federation_id, number), digest)}"
 
-    def _query(self, thing: str, digest: str) -> str:
-        return f"expires={self.expires}&signature={_mac(self.secret, thing, digest, self.expires)}"
+    def _query(self, subject: str, digest: str) -> str:
+        return f"expires={self.expires}&signature={_mac(self.secret, subject, digest, self.expires)}"
 
 
 def signer(core: ServerContext, base: str) -> Signer:
@@ -56,23 +56,23 @@ def signer(core: ServerContext, base: str) -> Signer:
     return Signer(core.secret, (core.settings.public_base_url or base).rstrip("/"), expires)
 
 
-def verify_version(core: ServerContext, federation_id: str, number: int, digest: str, given: Signature) -> None:
+def verify_version(core: ServerContext, federation_id: str, number: int, digest: str, signature: Signature) -> None:
     """Check a link to a version."""
     hint = f"GET {TRAINING}/checkpoints/{federation_id} has a fresh one."
-    _verify(core, _version(federation_id, number), digest, given, hint)
+    _verify(core, _version(federation_id, number), digest, signature, hint)
 
 
-def verify_chunk(core: ServerContext, federation_id: str, number: int, digest: str, given: Signature) -> None:
+def verify_chunk(core: ServerContext, federation_id: str, number: int, digest: str, signature: Signature) -> None:
     """Check a link to a chunk."""
     hint = f"POST {TRAINING}/jobs/{federation_id}/claim-chunk has a fresh one."
-    _verify(core, _chunk(federation_id, number), digest, given, hint)
+    _verify(core, _chunk(federation_id, number), digest, signature, hint)
 
 
-def _verify(core: ServerContext, thing: str, digest: str, given: Signature, hint: str) -> None:
-    wanted = _mac(core.secret, thing, digest, given.expires)
-    if not hmac.compare_digest(wanted.encode(), given.signature.encode()):
+def _verify(core: ServerContext, subject: str, digest: str, signature: Signature, hint: str) -> None:
+    expected = _mac(core.secret, subject, digest, signature.expires)
+    if not hmac.compare_digest(expected.encode(), signature.signature.encode()):
         raise ForbiddenError("This link was not signed by this server, or its target has changed.", hint=hint)
-    if given.expires < core.clock.wall():  # after the signature: only genuine links learn that they expired
+    if signature.expires < core.clock.wall():  # after the signature: only genuine links learn that they expired
         raise ForbiddenError("This link has expired.", hint=hint)
 
 
@@ -84,5 +84,5 @@ def _chunk(federation_id: str, number: int) -> str:
     return f"{federation_id}/chunks/{number}"
 
 
-def _mac(secret: bytes, thing: str, digest: str, expires: int) -> str:
-    return sign(secret, "federation link", thing, digest, str(expires))
+def _mac(secret: bytes, subject: str, digest: str, expires: int) -> str:
+    return sign(secret, "federation link", subject, digest, str(expires))

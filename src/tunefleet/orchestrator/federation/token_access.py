@@ -102,12 +102,12 @@ def _replace(
     return _shown(core, row, replaced)
 
 
-def _shown(core: ServerContext, row: FederationRow, found: TokenRow, worker: str | None = None) -> FederationToken:
-    over = found.old_until is None or found.old_until <= core.clock.wall()
+def _shown(core: ServerContext, row: FederationRow, token_row: TokenRow, worker: str | None = None) -> FederationToken:
+    over = token_row.old_until is None or token_row.old_until <= core.clock.wall()
     return FederationToken(
         id=row.id,
         number=row.seq,
-        token=token_of(core.secret, row.id, found.serial, worker),
+        token=token_of(core.secret, row.id, token_row.serial, worker),
         worker=worker,
-        old_until=None if over else to_optional_datetime(found.old_until),
+        old_until=None if over else to_optional_datetime(token_row.old_until),
     )

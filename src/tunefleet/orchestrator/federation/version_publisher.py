@@ -45,34 +45,34 @@ async def run(core: ServerContext, work: AggregationInput, holder: str) -> Versi
         TunefleetError: If the store does not answer or is full.
     """
     assert work.round.result is not None, "an aggregated round has a result"
-    made = AggregationResult.load(work.round.result)
-    archive = await _archive_for_callbacks(core, work, made)
-    return await core.write(partial(_publish, core=core, work=work, made=made, archive=archive, holder=holder))
+    result = AggregationResult.load(work.round.result)
+    archive = await _archive_for_callbacks(core, work, result)
+    return await core.write(partial(_publish, core=core, work=work, result=result, archive=archive, holder=holder))
 
 
 async def store_and_publish(
-    core: ServerContext, work: AggregationInput, made: AggregationResult, holder: str
+    core: ServerContext, work: AggregationInput, result: AggregationResult, holder: str
 ) -> VersionRow | None:
     """Store the result of a round and publish it in the same transaction; returns and raises what `run` does."""
-    archive = await _archive_for_callbacks(core, work, made)
+    archive = await _archive_for_callbacks(core, work, result)
 
     def operation(connection: Connection) -> VersionRow | None:
         now = core.clock.wall()
-        moved = aggregation.store(connection, blobs=core.blobs, work=work, made=made, holder=holder, now=now)
+        moved = aggregation.store(connection, blobs=core.blobs, work=work, result=result, holder=holder, now=now)
         if moved is None:
             return None
         aggregated = replace(work, round=moved)
-        return _publish(connection, core=core, work=aggregated, made=made, archive=archive, holder=holder)
+        return _publish(connection, core=core, work=aggregated, result=result, archive=archive, holder=holder)
 
     return await core.write(operation)
 
 
 async def _archive_for_callbacks(
-    core: ServerContext, work: AggregationInput, made: AggregationResult
+    core: ServerContext, work: AggregationInput, result: AggregationResult
 ) -> FileEntry | None:
     """Build the archive if there are callbacks, which contain its digest."""
     has_callbacks = await core.read(partial(webhooks.are_wanted, row=work.federation))
-    return await asyncio.to_thread(archived, core.blobs, made.files) if has_callbacks else None
+    return await asyncio.to_thread(archived, core.blobs, result.files) if has_callbacks else None
 
 
 def topic(federation_id: str) -> str:
@@ -85,7 +85,7 @@ def _publish(
     *,
     core: ServerContext,
     work: AggregationInput,
-    made: AggregationResult,
+    result: AggregationResult,
     archive: FileEntry | None,
     holder: str,
 ) -> VersionRow | None:
@@ -100,10 +100,10 @@ def _publish(
         return None
     if archive is not None:
         keep_archive(connection, core.blobs, row, archive, now)
-    version = _version(connection, row, number, work, made, archive, now)
+    version = _version(connection, row, number, work, result, archive, now)
     federation_versions.insert_one(connection, version)
-    extra = [each.digest for each in (archive, made.state) if each is not None]
-    pinned = [*extra, *(each.digest for each in made.files)]
+    extra = [each.digest for each in (archive, result.state) if each is not None]
+    pinned = [*extra, *(each.digest for each in result.files)]
     # Pinned before the round's pin is removed: the files must never be without a holder.
     artifacts.hold(connection, pinned, holder=version_holder(row.id, number), until=FOREVER)
     artifacts.unpin(connection, [rounds.result_holder(row.id, moved.number), *(each.holder for each in work.updates)])
@@ -112,7 +112,7 @@ def _publish(
     adapter_files.drop(connection, core.blobs, settled, now)
     federations.change(connection, row.seq, {"version": number})
     row = row._replace(version=number)
-    announced(connection, core, row, version, now, took_s=rounds.lasted(work.round, now))
+    announced(connection, core, row, version, now, took_s=rounds.duration_s(work.round, now))
     rounds.open_next(connection, row, now)
     return version
 
@@ -148,26 +148,26 @@ def _version(
     row: FederationRow,
     number: int,
     work: AggregationInput,
-    made: AggregationResult,
+    result: AggregationResult,
     archive: FileEntry | None,
     now: float,
 ) -> VersionRow:
     spec = spec_of(row)
-    contributions = _contributions(connection, work.updates, made.report, now)
-    refused = _refused(connection, row, work, made.report)
-    summary = {**_summary(contributions), "truncation_error": made.report["error"]}
+    contributions = _contributions(connection, work.updates, result.report, now)
+    refused = _refused(connection, row, work, result.report)
+    summary = {**_summary(contributions), "truncation_error": result.report["error"]}
     report = {
         "contributions": [each.model_dump() for each in contributions],
         "refused": [each.model_dump() for each in refused],
-        "report": made.report,
+        "report": result.report,
     }
     name = f"{row.id}-v{number}"
-    artifact_id = _artifact(connection, row, name, made.files, {"version": number, "round": work.round.number}, now)
+    artifact_id = _artifact(connection, row, name, result.files, {"version": number, "round": work.round.number}, now)
     return VersionRow(
         row.seq, number, work.round.number, None, artifact_id, spec.strategy.name,
-        _json([(each.path, each.digest, each.size_bytes) for each in made.files]),
+        _json([(each.path, each.digest, each.size_bytes) for each in result.files]),
         None if archive is None else archive.digest, None if archive is None else archive.size_bytes,
-        None if made.state is None else made.state.digest, _json(summary), _json(report), now,
+        None if result.state is None else result.state.digest, _json(summary), _json(report), now,
     )  # fmt: skip
 
 

@@ -85,38 +85,38 @@ def _task_id(connection: Connection, row: FederationRow) -> str | None:
 
 
 def round_views(
-    connection: Connection, row: FederationRow, found: Sequence[RoundRow], caller: FederationCaller
+    connection: Connection, row: FederationRow, rows: Sequence[RoundRow], caller: FederationCaller
 ) -> list[RoundView]:
     """Show rounds of a federation, without the errors of updates that the caller may not see."""
     shows_errors = may_read_all_updates(caller, row)
-    workers = federation_updates.workers_of_rounds(connection, row.seq, [each.number for each in found])
-    return [_round(row, each, workers.get(each.number, []), shows_errors=shows_errors) for each in found]
+    workers = federation_updates.workers_of_rounds(connection, row.seq, [each.number for each in rows])
+    return [_round(row, each, workers.get(each.number, []), shows_errors=shows_errors) for each in rows]
 
 
-def _round(row: FederationRow, found: RoundRow, workers: Sequence[str], *, shows_errors: bool) -> RoundView:
+def _round(row: FederationRow, round_row: RoundRow, workers: Sequence[str], *, shows_errors: bool) -> RoundView:
     return RoundView(
-        number=found.number,
-        status=cast(Any, found.status),
-        why=_why(row, found, workers, shows_errors=shows_errors),
-        participants=participants(found),
+        number=round_row.number,
+        status=cast(Any, round_row.status),
+        why=_why(row, round_row, workers, shows_errors=shows_errors),
+        participants=participants(round_row),
         uploaded=tuple(workers),
-        version=found.version,
-        opened_at=to_datetime(found.opened_at),
-        deadline_at=to_optional_datetime(found.deadline_at),
-        closed_at=to_optional_datetime(found.closed_at),
-        finished_at=to_optional_datetime(found.finished_at),
+        version=round_row.version,
+        opened_at=to_datetime(round_row.opened_at),
+        deadline_at=to_optional_datetime(round_row.deadline_at),
+        closed_at=to_optional_datetime(round_row.closed_at),
+        finished_at=to_optional_datetime(round_row.finished_at),
     )
 
 
-def _why(row: FederationRow, found: RoundRow, workers: Sequence[str], *, shows_errors: bool) -> str | None:
-    status = RoundStatus(found.status)
+def _why(row: FederationRow, round_row: RoundRow, workers: Sequence[str], *, shows_errors: bool) -> str | None:
+    status = RoundStatus(round_row.status)
     if status is RoundStatus.SAMPLING:
         return f"The federation is {row.status}."
     if status is not RoundStatus.COLLECTING:
-        again = "Retrying: " if found.error and not status.final else ""
-        error = found.error if shows_errors or not found.error else "The updates could not be aggregated."
+        again = "Retrying: " if round_row.error and not status.final else ""
+        error = round_row.error if shows_errors or not round_row.error else "The updates could not be aggregated."
         return f"{again}{error}" if error else None
-    names, spec = participants(found), spec_of(row)
+    names, spec = participants(round_row), spec_of(row)
     wanted = spec.min_workers if names is None else len(names)
     text = f"{len(workers)} of {wanted} updates received."
     missing = sorted(set(names or ()) - set(workers))

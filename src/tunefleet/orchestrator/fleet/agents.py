@@ -32,6 +32,8 @@ ONLINE_S: Final = 60.0
 SHARED_OWNER: Final = "worker"
 _MIN_ID: Final = 10
 _SLOTS: Final = 64
+# The task kinds that are jobs of this protocol.
+TRAININGS: Final = ("sft", "lora_sft")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ def served_owner(actor: Actor) -> str | None:
 async def present(
     core: ServerContext,
     actor: Actor,
-    who: Introduction,
+    introduction: Introduction,
     capabilities: Capabilities | None = None,
     *,
     leased: bool = False,
@@ -69,15 +71,20 @@ async def present(
         InputError: If the id is not valid.
         ForbiddenError: If it belongs to another user or to a worker.
     """
-    _check(who.agent_id)
-    known, presence = core.state(Fleet).agents.get(who.agent_id), core.state(Fleet).presences.get(who.agent_id)
+    _check(introduction.agent_id)
+    known, presence = (
+        core.state(Fleet).agents.get(introduction.agent_id),
+        core.state(Fleet).presences.get(introduction.agent_id),
+    )
     changed = known is None or presence is None or presence.lost or known.owner != actor.owner
-    changed = changed or known is None or known.about != who.about or (leased and not known.leased)
+    changed = changed or known is None or known.about != introduction.about or (leased and not known.leased)
     if changed or capabilities is not None:
-        operation = partial(_register, actor=actor, who=who, has=capabilities, leased=leased, now=core.clock.wall())
-        with core.state(Fleet).working_off(who.agent_id):
+        operation = partial(
+            _register, actor=actor, introduction=introduction, has=capabilities, leased=leased, now=core.clock.wall()
+        )
+        with core.state(Fleet).processing(introduction.agent_id):
             row = await core.write(operation)
-        known = remember(core, row, who.about)
+        known = remember(core, row, introduction.about)
         presence = core.state(Fleet).presences[row.id]
         presence.lost = False
     assert presence is not None
@@ -85,7 +92,7 @@ async def present(
     if known.leased and not presence.limits:
         # Present, so that a cancel is sent to it; without free slots, so that nothing is pushed to it.
         presence.limits = {"job": 0}
-    core.state(Fleet).renew(who.agent_id, presence, core.clock.wall())
+    core.state(Fleet).renew(introduction.agent_id, presence, core.clock.wall())
     return presence
 
 
@@ -110,24 +117,30 @@ def remember(core: ServerContext, row: WorkerRow, about: tuple[str, ...] | None 
 
 
 def _register(
-    connection: Connection, *, actor: Actor, who: Introduction, has: Capabilities | None, leased: bool, now: float
+    connection: Connection,
+    *,
+    actor: Actor,
+    introduction: Introduction,
+    has: Capabilities | None,
+    leased: bool,
+    now: float,
 ) -> WorkerRow:
-    before = worker_rows.get(connection, who.agent_id)
+    before = worker_rows.get(connection, introduction.agent_id)
     if before is not None:
         refuse_stranger(actor, before)
     if has is None and before is not None and before.state_id == _LEASED:
         text = before.capabilities
     else:
-        text = (has or _plain(who)).model_dump_json()
+        text = (has or _plain(introduction)).model_dump_json()
     leased = leased or (before is not None and before.state_id == _LEASED)
     row = WorkerRow(
-        id=who.agent_id, project=actor.project, owner=actor.owner, key_id=actor.key_id,
+        id=introduction.agent_id, project=actor.project, owner=actor.owner, key_id=actor.key_id,
         state_id=_LEASED if leased else _POLLING, session=AGENT_SESSION, status="online", capabilities=text,
         registered_at=before.registered_at if before else now, last_seen_at=now,
     )  # fmt: skip
     worker_rows.put(connection, row)
     if before is None or before.status != "online":
-        data = {"hostname": who.hostname or ""}
+        data = {"hostname": introduction.hostname or ""}
         events.append(connection, [Event("worker.online", now, worker_id=row.id, data=data, project=row.project)])
     return row
 
@@ -140,11 +153,11 @@ def refuse_stranger(actor: Actor, row: WorkerRow) -> None:
         raise ForbiddenError(f"The agent id {row.id} belongs to another user.", hint="Use another TUNEFLEET_AGENT_ID.")
 
 
-def _plain(who: Introduction) -> Capabilities:
+def _plain(introduction: Introduction) -> Capabilities:
     """Return the capabilities of an agent that reports none: no resources that a task could request."""
     return Capabilities(
-        version=who.version or "",
-        hostname=who.hostname or who.agent_id,
+        version=introduction.version or "",
+        hostname=introduction.hostname or introduction.agent_id,
         executors=tuple(ExecutorOffer(kind=kind) for kind in TRAININGS),
         # An agent decides itself how many jobs it takes; this only has to be enough.
         slots={"job": _SLOTS},
@@ -152,20 +165,20 @@ def _plain(who: Introduction) -> Capabilities:
         memory_total_bytes=0,
         memory_free_bytes=0,
         disk_free_bytes=0,
-        platform=who.platform or "",
+        platform=introduction.platform or "",
     )
 
 
-async def touch(core: ServerContext, who: AttemptActor) -> None:
+async def touch(core: ServerContext, actor: AttemptActor) -> None:
     """Record the report of a job as a sign of life of its agent."""
-    if who.worker_id.startswith(EXTERNAL):
+    if actor.worker_id.startswith(EXTERNAL):
         return
-    if who.worker_id not in core.state(Fleet).agents:
-        row = await core.read(partial(worker_rows.get, worker_id=who.worker_id))
+    if actor.worker_id not in core.state(Fleet).agents:
+        row = await core.read(partial(worker_rows.get, worker_id=actor.worker_id))
         if row is None or row.session != AGENT_SESSION:
             return
         remember(core, row)
-    core.state(Fleet).renew(who.worker_id, core.state(Fleet).presences[who.worker_id], core.clock.wall())
+    core.state(Fleet).renew(actor.worker_id, core.state(Fleet).presences[actor.worker_id], core.clock.wall())
 
 
 def patience_s(session: str, state_id: str, lost_after_s: float) -> float:
@@ -185,7 +198,7 @@ def why_unreachable(connection: Connection, row: TaskRow) -> str | None:
     return f"the agent {row.worker_id} sends no heartbeats, and receives no commands"
 
 
-def refuse_deaf(connection: Connection, row: TaskRow) -> None:
+def refuse_unreachable(connection: Connection, row: TaskRow) -> None:
     """Raise if a job's machine cannot receive commands."""
     why = why_unreachable(connection, row)
     if why is not None:
@@ -197,7 +210,3 @@ def refuse_deaf(connection: Connection, row: TaskRow) -> None:
 def leased(row: WorkerRow) -> bool:
     """Whether an agent renews its leases by heartbeats."""
     return row.state_id == _LEASED
-
-
-# The task kinds that are jobs of this protocol.
-TRAININGS: Final = ("sft", "lora_sft")

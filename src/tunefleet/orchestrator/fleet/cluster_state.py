@@ -118,46 +118,46 @@ def needs(connection: Connection, keys: Iterable[str]) -> dict[str, Requirement]
     return {key: found[key] for key in wanted}
 
 
-def states(connection: Connection, here: FleetSnapshot) -> list[WorkerState]:
+def states(connection: Connection, snapshot: FleetSnapshot) -> list[WorkerState]:
     """Return all registered workers with their free resources."""
-    held = attempts.taken(connection, but=here.delivering)
+    held = attempts.taken(connection, but=snapshot.delivering)
     known = partial(needs, connection)
     cordoned: dict[str, set[str]] = {}
     for cordon in queue.all_cordons(connection):
-        if cordon.strikes >= STRIKES and cordon.until > here.now:
+        if cordon.strikes >= STRIKES and cordon.until > snapshot.now:
             cordoned.setdefault(cordon.worker_id, set()).add(cordon.kind)
     decided = controls.all_rows(connection)
     nothing: frozenset[str] = frozenset()
     found = []
-    for columns in worker_rows.standing(connection):
+    for columns in worker_rows.with_capabilities(connection):
         id_ = columns[0]
         refused = frozenset(cordoned[id_]) if id_ in cordoned else nothing
-        facts = _facts(columns, here, held.get(id_, ""), refused, decided.get(id_))
+        facts = _facts(columns, snapshot, held.get(id_, ""), refused, decided.get(id_))
         found.append(worker_state.cached_state(facts, known))
     return found
 
 
-def state_of(connection: Connection, here: FleetSnapshot, row: WorkerRow) -> WorkerState:
+def state_of(connection: Connection, snapshot: FleetSnapshot, row: WorkerRow) -> WorkerState:
     """Return an agent's state as if it were a worker that gets tasks; strikes do not count."""
     mine = attempts.open_of(connection, row.id).values()
     held = ";".join(Held(each.slot_class, each.requirement_key, each.gpus or "").text() for each in mine)
     decided = controls.get(connection, row.id)
     columns = row.id, row.status, row.session, row.capabilities, row.project
-    facts = _facts(columns, here, held, frozenset(), decided)
+    facts = _facts(columns, snapshot, held, frozenset(), decided)
     return replace(worker_state.state(facts, partial(needs, connection)), pulls=False)
 
 
 def _facts(
     columns: Sequence[str],
-    here: FleetSnapshot,
+    snapshot: FleetSnapshot,
     held: str,
     cordoned: frozenset[str],
     decided: ControlRow | None,
 ) -> WorkerFacts:
     id_, status, session, text, project = columns
     return WorkerFacts(
-        id_, text, status == "online", session == AGENT_SESSION, here.limits.get(id_), held, cordoned, decided,
-        here.loads.get(id_), here.warm.get(id_), here.reserved.get(id_), only_project(project),
+        id_, text, status == "online", session == AGENT_SESSION, snapshot.limits.get(id_), held, cordoned, decided,
+        snapshot.loads.get(id_), snapshot.warm.get(id_), snapshot.reserved.get(id_), only_project(project),
     )  # fmt: skip
 
 
@@ -181,7 +181,7 @@ def of_project(need: Requirement, project: str) -> Requirement:
     return known
 
 
-def whose(need: Requirement, project: str) -> Requirement:
+def with_project(need: Requirement, project: str) -> Requirement:
     """Return the requirement with its project if it names secrets, which a worker may restrict to a project."""
     return of_project(need, project) if need.secrets else need
 
@@ -192,7 +192,7 @@ def needs_of(
     """Return the requirements of queued tasks, by key and project."""
     known = needs(connection, {key for key, _ in lines})
     bound = any(worker.project is not None for worker in fleet)
-    say = of_project if bound else whose
+    say = of_project if bound else with_project
     return {(key, project): say(known[key], project) for key, project in lines}
 
 
@@ -209,22 +209,22 @@ def avoided(connection: Connection, task_ids: list[str], now: float) -> dict[str
 
 
 def reasons(
-    connection: Connection, here: FleetSnapshot, rows: Sequence[TaskRow], fleet: Sequence[WorkerState] | None = None
+    connection: Connection, snapshot: FleetSnapshot, rows: Sequence[TaskRow], fleet: Sequence[WorkerState] | None = None
 ) -> dict[str, str]:
     """Return the pending reasons, by task id; tasks that are not pending are left out."""
-    found = wait_reasons.reasons(connection, rows, here.joins)
-    found |= {row.id: why for row in rows if (why := _running_reason(row, here)) is not None}
+    found = wait_reasons.reasons(connection, rows, snapshot.joins)
+    found |= {row.id: why for row in rows if (why := _running_reason(row, snapshot)) is not None}
     waiting = [row for row in rows if row.status == "queued"]
     if not waiting:
         return found
     known = needs(connection, (row.requirement_key for row in waiting))
-    avoid = avoided(connection, [row.id for row in waiting], here.now)
-    fleet = states(connection, here) if fleet is None else fleet
+    avoid = avoided(connection, [row.id for row in waiting], snapshot.now)
+    fleet = states(connection, snapshot) if fleet is None else fleet
     cache: dict[tuple[str, str, frozenset[str]], str | None] = {}
-    held = quotas.QuotaChecks(connection, here.now)
+    held = quotas.QuotaChecks(connection, snapshot.now)
     serve = {project: serving(fleet, project) for project in {row.project for row in waiting}}
-    with_reservation = frozenset(here.reserved.values())
-    nodes = waiting_for.nodes(connection, waiting, here.absent, here.nodes_jobs)
+    with_reservation = frozenset(snapshot.reserved.values())
+    nodes = waiting_for.nodes(connection, waiting, snapshot.absent, snapshot.nodes_jobs)
     bound = _bound_workers(connection, waiting)
     together = {
         task_id: why
@@ -232,8 +232,8 @@ def reasons(
         for task_id, why in _held_back(connection, waiting, project, known, fleet_of_project).items()
     }
     for row in waiting:
-        if row.ready_at > here.now:
-            pause_s = row.ready_at - here.now
+        if row.ready_at > snapshot.now:
+            pause_s = row.ready_at - snapshot.now
             found[row.id] = f"backing off: attempt {row.failures + 1} of {row.max_attempts}, again in {pause_s:.0f} s."
             continue
         if (over := held.why(row.project, known[row.requirement_key])) is not None:
@@ -245,14 +245,14 @@ def reasons(
         if row.id in together:
             found[row.id] = together[row.id]
             continue
-        fleet, need = serve[row.project], whose(known[row.requirement_key], row.project)
+        fleet, need = serve[row.project], with_project(known[row.requirement_key], row.project)
         if row.id in bound:
             blocked = explain(need, [each for each in fleet if each.id == bound[row.id]])
             found[row.id] = f"waiting: only {bound[row.id]} has its checkpoint ({blocked or 'queued'})."
             continue
         if row.id in with_reservation:
             needed = explain(need, fleet, task_id=row.id)
-            ids = [worker_id for worker_id, task_id in here.reserved.items() if task_id == row.id]
+            ids = [worker_id for worker_id, task_id in snapshot.reserved.items() if task_id == row.id]
             reserved = f"{', '.join(ids)} {'is' if len(ids) == 1 else 'are'} reserved"
             found[row.id] = f"waiting: {reserved} for it until enough is free ({needed or 'queued'})."
             continue
@@ -272,7 +272,7 @@ def _held_back(
 ) -> dict[str, str]:
     """Return the reasons of shards that wait until enough of their federation can run at the same time."""
     rows = [row for row in waiting if row.project == project]
-    needs = {row.id: whose(known[row.requirement_key], project) for row in rows}
+    needs = {row.id: with_project(known[row.requirement_key], project) for row in rows}
     return federation_capacity.held_back(connection, rows, needs, fleet)
 
 
@@ -281,15 +281,14 @@ def _bound_workers(connection: Connection, rows: Sequence[TaskRow]) -> dict[str,
     return {task_id: row.worker_id for task_id, row in found.items() if row.bound and row.worker_id is not None}
 
 
-def _running_reason(row: TaskRow, here: FleetSnapshot) -> str | None:
+def _running_reason(row: TaskRow, snapshot: FleetSnapshot) -> str | None:
     if row.status != "running":
         return None
-    if row.attempt_id in here.delivering:
-        return (
-            f"delivering: {here.delivering[row.attempt_id] or 'the job has ended, and its results are being uploaded.'}"
-        )
-    if row.attempt_id in here.fetching:
-        return f"{here.fetching[row.attempt_id]}."
+    if row.attempt_id in snapshot.delivering:
+        held_up = snapshot.delivering[row.attempt_id]
+        return f"delivering: {held_up or 'the job has ended, and its results are being uploaded.'}"
+    if row.attempt_id in snapshot.fetching:
+        return f"{snapshot.fetching[row.attempt_id]}."
     if row.desired == "cancel":
         return "cancelling: it stops after the current step."
     return "pausing: it saves a checkpoint after the current step and stops." if row.desired == "pause" else None

@@ -47,10 +47,10 @@ def of(settings: ServerSettings) -> Engines:
     return Engines(clusters, any(word.startswith(_SELECTING_OPTIONS) for word in shlex.split(settings.slurm_options)))
 
 
-def faults(engines: Engines, told: Iterable[tuple[TaskNode, BaseTaskSpec]]) -> list[Fault]:
+def faults(engines: Engines, specs: Iterable[tuple[TaskNode, BaseTaskSpec]]) -> list[Fault]:
     """Return errors for tasks whose engine is not enabled, or cannot request the GPUs that they name."""
     found, absent = [], engines.absent
-    for node, spec in told:
+    for node, spec in specs:
         if spec.engine is None:
             continue
         if spec.engine.type in absent:

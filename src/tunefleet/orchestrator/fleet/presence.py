@@ -33,7 +33,7 @@ class Presence:
 
     Args:
         limits: Slot class → maximum number of attempts; replaced and never mutated, since snapshots share it.
-        said: Key of an item in a reply → when it was sent.
+        sent_at: Key of an item in a reply → when it was sent.
         stalled: The attempts reported as stalled; None before the first report.
         delivering: Attempts whose job has ended, so that they take no slot, and why each is held up. Part of every
             exchange, so that a new leader knows them after the first.
@@ -43,7 +43,7 @@ class Presence:
     renewals: int = 0
     polls: int = 0
     limits: dict[str, int] = field(default_factory=dict)
-    said: dict[str, float] = field(default_factory=dict)
+    sent_at: dict[str, float] = field(default_factory=dict)
     lost: bool = False
     stalled: frozenset[str] | None = None
     delivering: Mapping[str, str] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Presence:
     outdated: bool = False
     project: str = DEFAULT_PROJECT
 
-    def hear(self, load: Load | None, at: float, *, ended: bool, delivering: Mapping[str, str] = _NONE) -> bool:
+    def record_load(self, load: Load | None, at: float, *, ended: bool, delivering: Mapping[str, str] = _NONE) -> bool:
         """Store a load report and the attempts that only upload; return whether capacity became free.
 
         Args:
@@ -69,13 +69,13 @@ class Presence:
         before, self.load, self.load_at, self.outdated = self.load, load, at, ended
         return newly_delivering or before is None or _has_more_free(load, before)
 
-    def worth_saying(self, keys: set[str], now: float) -> bool:
+    def has_unsent(self, keys: set[str], now: float) -> bool:
         """Whether one of these items was not sent recently."""
-        return any(now - self.said.get(key, -RESEND_AFTER_S) >= RESEND_AFTER_S for key in keys)
+        return any(now - self.sent_at.get(key, -RESEND_AFTER_S) >= RESEND_AFTER_S for key in keys)
 
-    def note(self, keys: set[str], now: float) -> None:
+    def record_sent(self, keys: set[str], now: float) -> None:
         """Record that these items are sent now; forget all others."""
-        self.said = {key: now for key in keys}
+        self.sent_at = {key: now for key in keys}
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class Fleet:
     presences: dict[str, Presence] = field(default_factory=dict)
     seen_at: dict[str, float] = field(default_factory=dict)
     """Worker id → wall-clock time, not yet stored."""
-    told: dict[str, tuple[float, Load]] = field(default_factory=dict)
+    load_reports: dict[str, tuple[float, Load]] = field(default_factory=dict)
     """Worker id → time and load of its last report, on the wall clock; not yet stored."""
     agents: dict[str, Agent] = field(default_factory=dict)
     """Agents by worker id."""
@@ -145,7 +145,7 @@ class Fleet:
     """Worker id → the waiting task that its capacity is reserved for, as of the last scheduling cycle."""
     joins: dict[int, str] = field(default_factory=dict)
     """On a follower: `seq` of a sharded task → what its shards wait for; see `Core.joins`."""
-    in_hand: Counter[str] = field(default_factory=Counter)
+    in_progress: Counter[str] = field(default_factory=Counter)
     """Worker id → number of its messages in progress: then the server is slow, not the worker silent."""
     worked_at: dict[str, float] = field(default_factory=dict)
     """Worker id → when it was last busy or, if never, first seen; on the monotonic clock."""
@@ -161,15 +161,15 @@ class Fleet:
         self.seen_at[worker_id] = wall
 
     @contextmanager
-    def working_off(self, worker_id: str) -> Iterator[None]:
+    def processing(self, worker_id: str) -> Iterator[None]:
         """Count a worker as live while its message is being processed."""
-        self.in_hand[worker_id] += 1
+        self.in_progress[worker_id] += 1
         try:
             yield
         finally:
-            self.in_hand[worker_id] -= 1
-            if not self.in_hand[worker_id]:
-                del self.in_hand[worker_id]
+            self.in_progress[worker_id] -= 1
+            if not self.in_progress[worker_id]:
+                del self.in_progress[worker_id]
 
     def forget(self, worker_id: str) -> None:
         """Drop all state of a removed worker."""
@@ -180,7 +180,7 @@ class Fleet:
         self.elastic.changed_at.pop(worker_id, None)
         self._watched.pop(worker_id, None)
         self.seen_at.pop(worker_id, None)
-        self.told.pop(worker_id, None)
+        self.load_reports.pop(worker_id, None)
 
     def give(self, worker_id: str, names: Iterable[str], at: float) -> None:
         """Record the models and datasets of a task that a worker is given, on the wall clock."""
@@ -210,7 +210,7 @@ class Fleet:
             presence = self.presences.get(worker_id)
             renewals = presence.renewals if presence else 0
             before = self._watched.get(worker_id)
-            if before is not None and before.renewals == renewals and not self.in_hand[worker_id]:
+            if before is not None and before.renewals == renewals and not self.in_progress[worker_id]:
                 watched[worker_id] = _Watched(renewals, before.silence_s + elapsed_s)
             else:
                 watched[worker_id] = _Watched(renewals)
@@ -228,7 +228,7 @@ class Fleet:
     def silence_s(self, worker_id: str) -> float:
         """Return how long a worker has been silent as of the last tick; 0 if it has reported since."""
         watched, presence = self._watched.get(worker_id), self.presences.get(worker_id)
-        if watched is None or self.in_hand[worker_id]:
+        if watched is None or self.in_progress[worker_id]:
             return 0.0
         if presence is not None and presence.renewals != watched.renewals:
             return 0.0

@@ -96,20 +96,20 @@ def _as_sum(row: UsageRow, by: wire.UsageBy, since: float) -> SumRow:
     )
 
 
-def _row(key: str, found: list[SumRow]) -> wire.UsageRow:
+def _row(key: str, sums: list[SumRow]) -> wire.UsageRow:
     models: dict[str, float] = {}
-    for each in found:
+    for each in sums:
         if each.gpu_s:
             models[each.model] = models.get(each.model, 0.0) + each.gpu_s
     return wire.UsageRow(
         key=key,
-        attempts=sum(each.attempts for each in found),
-        wall_s=sum(each.wall_s for each in found),
-        cpu_s=sum(each.cpu_s for each in found),
-        gpu_s=sum(each.gpu_s for each in found),
+        attempts=sum(each.attempts for each in sums),
+        wall_s=sum(each.wall_s for each in sums),
+        cpu_s=sum(each.cpu_s for each in sums),
+        gpu_s=sum(each.gpu_s for each in sums),
         gpu_s_by_model=dict(sorted(models.items())),
-        energy_wh=_sum(each.energy_wh for each in found),
-        cost=_sum(each.cost for each in found),
+        energy_wh=_sum(each.energy_wh for each in sums),
+        cost=_sum(each.cost for each in sums),
     )
 
 

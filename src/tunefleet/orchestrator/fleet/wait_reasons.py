@@ -37,16 +37,16 @@ def _when(out: int, most: int) -> str:
 def _why(engine: str, job: ClusterJobRow | None, absent: Mapping[str, str], when: str) -> str:
     if engine in absent:
         return f"waiting: {absent[engine]}."
-    told = (job.told or "").rstrip(".") if job is not None else ""
+    reason = (job.told or "").rstrip(".") if job is not None else ""
     if job is None or job.state == "ended":
-        last = f" The last job ended: {told}." if told else ""
+        last = f" The last job ended: {reason}." if reason else ""
         return f"waiting: nodes of {engine} are requested {when}.{last}"
     number = job.job_id or job.name
     match job.state:
         case "submitting":
-            return f"waiting: requesting nodes of {engine}{f' ({told})' if told else ''}."
+            return f"waiting: requesting nodes of {engine}{f' ({reason})' if reason else ''}."
         case "waiting":
-            return f"waiting: job {number} of {engine} has no nodes yet ({told})."
+            return f"waiting: job {number} of {engine} has no nodes yet ({reason})."
         case "leaving":
             return f"waiting: job {number} of {engine} is ending, then nodes are requested again."
     return f"waiting: job {number} of {engine} has its nodes; their workers are starting."

@@ -83,7 +83,7 @@ class Case:
         about = self.task or self.campaign
         return None if about is None else about.id
 
-    def told(self, id_: str, occasion: Occasion, base_url: str | None) -> WebhookPayload:
+    def payload(self, id_: str, occasion: Occasion, base_url: str | None) -> WebhookPayload:
         """Return the message."""
         event, row = self.event, self.task
         shared: dict[str, Any] = {"id": id_, "event": occasion, "at": to_datetime(event.at)}
@@ -139,10 +139,10 @@ class Case:
         )
 
 
-def cases(connection: Connection, told: Sequence[tuple[int, Event]]) -> list[Case]:
+def cases(connection: Connection, numbered: Sequence[tuple[int, Event]]) -> list[Case]:
     """Return the cases of events, in order; shards are left out, because their parent task is reported."""
-    rows = tasks.by_ids(connection, [event.task_id for _, event in told if event.task_id is not None])
-    found = [case for event_id, event in told for case in _of_event(connection, event_id, event, rows)]
+    rows = tasks.by_ids(connection, [event.task_id for _, event in numbered if event.task_id is not None])
+    found = [case for event_id, event in numbered for case in _of_event(connection, event_id, event, rows)]
     seqs = [case.task.seq for case in found if case.task is not None]
     parts = shards.of_tasks(connection, seqs)
     named = workflows.by_ids(connection, [case.task.workflow_id for case in found if case.task is not None])

@@ -39,18 +39,20 @@ def is_signing_secret(text: str) -> bool:
         return False
 
 
-def payload(told: WebhookPayload, format_: Format, secret: str | None, sent_at: float) -> tuple[bytes, dict[str, str]]:
+def http_request(
+    payload: WebhookPayload, format_: Format, secret: str | None, sent_at: float
+) -> tuple[bytes, dict[str, str]]:
     """Return body and headers of a request."""
     headers = {"Content-Type": "application/json", "User-Agent": f"tunefleet/{tunefleet.__version__}"}
     if format_ == "slack":
-        return orjson.dumps({"text": slack_text(told)}), headers
+        return orjson.dumps({"text": slack_text(payload)}), headers
     if format_ == "discord":
         # Task names are user input: they must not mention (ping) Discord users.
-        return orjson.dumps({"content": discord_text(told), "allowed_mentions": {"parse": []}}), headers
-    body = told.model_dump_json().encode()
-    headers |= {"Webhook-Id": told.id, "Webhook-Timestamp": str(int(sent_at)), "Tunefleet-Event": told.event}
+        return orjson.dumps({"content": discord_text(payload), "allowed_mentions": {"parse": []}}), headers
+    body = payload.model_dump_json().encode()
+    headers |= {"Webhook-Id": payload.id, "Webhook-Timestamp": str(int(sent_at)), "Tunefleet-Event": payload.event}
     if secret is not None:
-        headers["Webhook-Signature"] = signature(secret, told.id, int(sent_at), body)
+        headers["Webhook-Signature"] = signature(secret, payload.id, int(sent_at), body)
     return body, headers
 
 
@@ -61,33 +63,33 @@ def signature(secret: str, id_: str, timestamp: int, body: bytes) -> str:
     return "v1," + base64.b64encode(mac.digest()).decode()
 
 
-def slack_text(told: WebhookPayload) -> str:
+def slack_text(payload: WebhookPayload) -> str:
     """Return a notification in Slack's markup; Mattermost and Rocket.Chat read it too."""
-    text = f"*{_slack(told.title)}*\n{_slack(told.text)}\n{_slack_more(told)}"
+    text = f"*{_slack(payload.title)}*\n{_slack(payload.text)}\n{_slack_more(payload)}"
     return text[:_SLACK_MAX]
 
 
-def discord_text(told: WebhookPayload) -> str:
+def discord_text(payload: WebhookPayload) -> str:
     """Return a notification in Discord's markup."""
-    more = f"`{told.command}`" + (f" · <{told.url}>" if told.url else "")
-    head = f"**{_discord(told.title)}**\n"
+    more = f"`{payload.command}`" + (f" · <{payload.url}>" if payload.url else "")
+    head = f"**{_discord(payload.title)}**\n"
     available = _DISCORD_MAX - len(head) - len(more) - 2
-    text = _discord(told.text)
+    text = _discord(payload.text)
     return f"{head}{text if len(text) <= available else text[: available - 1] + '…'}\n{more}"
 
 
-def mail(told: WebhookPayload, target: str, sender: str) -> EmailMessage:
+def mail(payload: WebhookPayload, target: str, sender: str) -> EmailMessage:
     """Return a notification as an e-mail."""
     message = EmailMessage()
-    message["Subject"] = " ".join(f"[tunefleet] {told.title}".split())[:_SUBJECT_MAX]
+    message["Subject"] = " ".join(f"[tunefleet] {payload.title}".split())[:_SUBJECT_MAX]
     message["From"] = sender
     message["To"] = target[len(MAILTO) :]
-    message["Date"] = format_datetime(told.at)
+    message["Date"] = format_datetime(payload.at)
     # The same at each attempt, so that a mailbox can detect a duplicate.
-    message["Message-ID"] = f"<{told.id}@{sender.rpartition('@')[2].strip('> ') or 'tunefleet'}>"
+    message["Message-ID"] = f"<{payload.id}@{sender.rpartition('@')[2].strip('> ') or 'tunefleet'}>"
     message["Auto-Submitted"] = "auto-generated"
-    lines = [told.text, "", f"Details: {told.command}"]
-    message.set_content("\n".join(lines + ([told.url] if told.url else [])) + "\n")
+    lines = [payload.text, "", f"Details: {payload.command}"]
+    message.set_content("\n".join(lines + ([payload.url] if payload.url else [])) + "\n")
     return message
 
 
@@ -95,8 +97,8 @@ def _slack(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _slack_more(told: WebhookPayload) -> str:
-    return f"`{told.command}`" + (f" · <{told.url}|open>" if told.url else "")
+def _slack_more(payload: WebhookPayload) -> str:
+    return f"`{payload.command}`" + (f" · <{payload.url}|open>" if payload.url else "")
 
 
 def _discord(text: str) -> str:

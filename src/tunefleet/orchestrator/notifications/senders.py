@@ -56,13 +56,15 @@ class Sender:
         self._names.shutdown(wait=False, cancel_futures=True)
         self._mails.shutdown(wait=False, cancel_futures=True)
 
-    async def send(self, told: WebhookPayload, format_: Format, target: str, secret: str | None, now: float) -> Outcome:
+    async def send(
+        self, payload: WebhookPayload, format_: Format, target: str, secret: str | None, now: float
+    ) -> Outcome:
         """Send once, without retries."""
         try:
             if format_ == "email":
-                await self._mail(told, target)
+                await self._mail(payload, target)
                 return Outcome()
-            body, headers = formats.payload(told, format_, secret, now)
+            body, headers = formats.http_request(payload, format_, secret, now)
             answer = await post(target, body, headers, reach=self._reach, executor=self._names)
         except (ForbiddenError, InputError) as error:
             return Outcome(scrub(str(error)), permanent=True)
@@ -72,9 +74,9 @@ class Sender:
             return Outcome()
         return Outcome(f"{answer.host} returned {answer.status}.", answer.lasting, answer.later_s)
 
-    async def _mail(self, told: WebhookPayload, target: str) -> None:
+    async def _mail(self, payload: WebhookPayload, target: str) -> None:
         url = mail_server(self._settings)
-        message = formats.mail(told, target, self._settings.smtp_from)
+        message = formats.mail(payload, target, self._settings.smtp_from)
         await asyncio.get_running_loop().run_in_executor(self._mails, _deliver, url, message)
 
 

@@ -15,7 +15,7 @@ from tunefleet.spec.options.notify import MAILTO, NotifySpec, format_of, is_addr
 
 
 @dataclass(frozen=True, slots=True)
-class Who:
+class Submitter:
     """The submitter of a workflow file."""
 
     project: str
@@ -23,28 +23,34 @@ class Who:
     mails: bool
 
 
-def faults(connection: Connection, who: Who, told: Iterable[tuple[TaskNode, Sequence[NotifySpec]]]) -> list[Fault]:
+def faults(
+    connection: Connection, submitter: Submitter, requests: Iterable[tuple[TaskNode, Sequence[NotifySpec]]]
+) -> list[Fault]:
     """Return errors for targets that cannot be notified, with their place in the workflow file."""
-    found = [fault for node, notify in told for fault in _faults(connection, who, node, notify)]
+    found = [fault for node, notify in requests for fault in _faults(connection, submitter, node, notify)]
     # Stages that share a `notify` block would repeat the same error.
     return sorted(dict.fromkeys(found), key=lambda fault: (fault.line, fault.column))
 
 
-def _faults(connection: Connection, who: Who, node: TaskNode, notify: Sequence[NotifySpec]) -> Iterator[Fault]:
+def _faults(
+    connection: Connection, submitter: Submitter, node: TaskNode, notify: Sequence[NotifySpec]
+) -> Iterator[Fault]:
     for number, wish in enumerate(notify):
         at = f"notify.{number}.to"
         if is_address(wish.to):
-            if wish.to.lower().startswith(MAILTO) and not who.mails:
+            if wish.to.lower().startswith(MAILTO) and not submitter.mails:
                 yield node.fault(
                     at, "this server has no mail server configured", "ask its operator to set TUNEFLEET_SMTP_URL"
                 )
-        elif notifications.by_name(connection, wish.to, project=who.project, owner=who.owner) is None:
+        elif notifications.by_name(connection, wish.to, project=submitter.project, owner=submitter.owner) is None:
             yield node.fault(at, f"you have no channel {wish.to}", "`tunefleet notify ls` lists your channels")
 
 
-def store(connection: Connection, told: Iterable[tuple[TaskRow, Sequence[NotifySpec]]]) -> None:
+def store(connection: Connection, requests: Iterable[tuple[TaskRow, Sequence[NotifySpec]]]) -> None:
     """Store the subscriptions of tasks."""
-    notifications.add_wishes(connection, [wish for row, notify in told for wish in _wishes(connection, row, notify)])
+    notifications.add_wishes(
+        connection, [wish for row, notify in requests for wish in _wishes(connection, row, notify)]
+    )
 
 
 def _wishes(connection: Connection, row: TaskRow, notify: Sequence[NotifySpec]) -> Iterator[SubscriptionRow]:

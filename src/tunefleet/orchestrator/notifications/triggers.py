@@ -113,11 +113,11 @@ class NotificationTriggers:
         return found | ({(project, "shared-token") for project in projects} if self._shared_admin else set())
 
     def _notices(self, connection: Connection, known: _Known, events: Sequence[Event]) -> list[NoticeRow]:
-        told = [(index, event) for index, event in enumerate(events) if facts.occasions(event)]
-        if not told:
+        relevant = [(index, event) for index, event in enumerate(events) if facts.occasions(event)]
+        if not relevant:
             return []
         ids = notifications.last_event_ids(connection, len(events))
-        numbered = [(ids[index], event) for index, event in told]
+        numbered = [(ids[index], event) for index, event in relevant]
         cases = facts.cases(connection, numbered)
         subjects = [case.subject for case in cases if case.subject is not None]
         wishes = notifications.wishes_of(connection, subjects) if known.wishes else {}
@@ -129,11 +129,11 @@ class NotificationTriggers:
 
     def _notice(self, case: Case, target: _Target) -> NoticeRow:
         id_ = new_id("ntf")
-        told = case.told(id_, target.occasion, self._base_url)
+        payload = case.payload(id_, target.occasion, self._base_url)
         task_id = None if case.task is None else case.task.id
         return NoticeRow(
             id_, case.event.project, target.owner, target.channel_id, target.format, target.target, target.occasion,
-            case.event_id, task_id, told.model_dump_json(), WAITING, 0, 0.0, case.event.at,
+            case.event_id, task_id, payload.model_dump_json(), WAITING, 0, 0.0, case.event.at,
         )  # fmt: skip
 
 
@@ -156,8 +156,8 @@ def _targets(known: _Known, case: Case, wishes: Sequence[SubscriptionRow]) -> It
     yield from targets.values()
 
 
-def _add(targets: dict[str, _Target], wanted: str, case: Case, **where: Any) -> None:
-    names = wanted.split(",")
+def _add(targets: dict[str, _Target], events: str, case: Case, **where: Any) -> None:
+    names = events.split(",")
     occasion = next((each for each in facts.occasions(case.event) if each in names), None)
     lane = where["channel_id"] or where["target"]
     if occasion is not None and lane not in targets:

@@ -97,12 +97,12 @@ class Gauges(Collector):
             now = core.clock.monotonic()
             if self._at is not None and now - self._at < FRESH_S:
                 return
-            here, answering = cluster_state.fleet_snapshot(core), _answering(core)
+            snapshot, answering = cluster_state.fleet_snapshot(core), _answering(core)
             # Shared state is reported by the leader only, so that a sum over servers counts it once.
             self._reports = not core.db.shared or core.leading.leads(now)
             if not self._reports:
                 return
-            look = await core.read(lambda connection: self._read(connection, here, answering))
+            look = await core.read(lambda connection: self._read(connection, snapshot, answering))
             if core.blobs.limit_bytes is not None:
                 look.storage = core.blobs.used_bytes, core.blobs.limit_bytes
             self._result = look
@@ -181,7 +181,7 @@ class Gauges(Collector):
             family.add_metric([], size_bytes)
         yield from (used, limit)
 
-    def _read(self, connection: Connection, here: FleetSnapshot, answering: frozenset[str]) -> _QueryResult:
+    def _read(self, connection: Connection, snapshot: FleetSnapshot, answering: frozenset[str]) -> _QueryResult:
         look = _QueryResult(workers=statistics.workers_by_status(connection), answering=len(answering))
         for status, kind, count in statistics.set_aside(connection):
             look.tasks[status, self._kind(kind)] += count
@@ -193,11 +193,11 @@ class Gauges(Collector):
         for key, count in waiting:
             look.tasks["queued", self._kind(needs[key].kind)] += count
         if waiting:
-            fleet = cluster_state.states(connection, here)
+            fleet = cluster_state.states(connection, snapshot)
             look.demand = self._demand([(needs[key], count) for key, count in waiting], fleet)
             oldest = statistics.oldest_queued(connection, [key for key, _ in waiting[:MOST_NEEDS]])
-            look.oldest_s = 0.0 if oldest is None else max(0.0, here.now - oldest)
-        self._devices(connection, here, answering, look)
+            look.oldest_s = 0.0 if oldest is None else max(0.0, snapshot.now - oldest)
+        self._devices(connection, snapshot, answering, look)
         return look
 
     def _demand(
@@ -221,12 +221,12 @@ class Gauges(Collector):
         return self._kind(need.kind), gpu, str(need.gpu_count), vram_gib, tags
 
     def _devices(
-        self, connection: Connection, here: FleetSnapshot, answering: frozenset[str], look: _QueryResult
+        self, connection: Connection, snapshot: FleetSnapshot, answering: frozenset[str], look: _QueryResult
     ) -> None:
-        for worker_id, _, _, text, _ in workers.standing(connection):
+        for worker_id, _, _, text, _ in workers.with_capabilities(connection):
             if worker_id not in answering:
                 continue
-            load = here.loads.get(worker_id)
+            load = snapshot.loads.get(worker_id)
             now = {each.uuid: each for each in load.gpus} if load is not None else {}
             for gpu in orjson.loads(text).get("gpus") or ():
                 model = self._model(gpu["name"])

@@ -21,7 +21,7 @@ from tunefleet.schemas.api import ArtifactDetail, FileEntry
 from tunefleet.schemas.datasets import DatasetLook
 
 
-async def look_at(core: ServerContext, actor: Actor, reference: str, *, path: str | None, rows: int) -> DatasetLook:
+async def inspect(core: ServerContext, actor: Actor, reference: str, *, path: str | None, rows: int) -> DatasetLook:
     """Preview a file of an artifact.
 
     Raises:
@@ -33,7 +33,7 @@ async def look_at(core: ServerContext, actor: Actor, reference: str, *, path: st
     return await _look(core, partial(look, name, core.blobs.pieces(entry.digest), entry.size_bytes, rows=rows))
 
 
-async def look_at_beginning(
+async def inspect_beginning(
     core: ServerContext, actor: Actor, name: str, size_bytes: int, beginning: bytes, *, rows: int
 ) -> DatasetLook:
     """Preview the first bytes of a file that is not uploaded yet.

@@ -41,27 +41,33 @@ from tunefleet.schemas.fleet import ConcurrencyForecast, TaskForecast, WhyView, 
 from tunefleet.spec import BaseTaskSpec, TaskNode, Workflow, parse_workflow
 from tunefleet.spec.documents.submit_checks import new_faults, remarks
 
+_ENDED: Final[dict[str, str]] = {
+    TaskStatus.FAILED: "has failed",
+    TaskStatus.CANCELLED: "was cancelled",
+    TaskStatus.SKIPPED: "was skipped",
+}
+
 
 async def of_task(core: ServerContext, actor: Actor, task_id: str) -> WhyView:
     """Return why a task has its status, with the match result of each worker."""
     may_read(actor)
-    here, policy = cluster_state.fleet_snapshot(core), scheduler.policy_of(core.settings)
+    snapshot, policy = cluster_state.fleet_snapshot(core), scheduler.policy_of(core.settings)
 
     def operation(connection: Connection) -> WhyView:
         row = tasks.find(connection, actor, task_id)
-        fleet = cluster_state.serving(cluster_state.states(connection, here), row.project)
+        fleet = cluster_state.serving(cluster_state.states(connection, snapshot), row.project)
         waits = row.status in {TaskStatus.QUEUED, TaskStatus.PENDING}
         known = cluster_state.needs(connection, [row.requirement_key]) if waits else {}
-        need = cluster_state.whose(known[row.requirement_key], row.project) if known else None
+        need = cluster_state.with_project(known[row.requirement_key], row.project) if known else None
         if need is not None and only(row.id) in need.tags:
             # Workers are started for this task alone; all others would only report the missing tag.
             fleet = [worker for worker in fleet if only(row.id) in worker.tags]
-        avoid = cluster_state.avoided(connection, [row.id], here.now).get(row.id, frozenset())
+        avoid = cluster_state.avoided(connection, [row.id], snapshot.now).get(row.id, frozenset())
         return WhyView(
             task_id=row.id,
             status=row.status,
-            why=cluster_state.reasons(connection, here, [row], fleet).get(row.id) or _status_sentence(row),
-            ahead=_ahead(connection, row, need, fleet, here.now) if need and row.status == TaskStatus.QUEUED else 0,
+            why=cluster_state.reasons(connection, snapshot, [row], fleet).get(row.id) or _status_sentence(row),
+            ahead=_ahead(connection, row, need, fleet, snapshot.now) if need and row.status == TaskStatus.QUEUED else 0,
             waits_for=relations.waits_for(connection, row),
             workers=()
             if need is None
@@ -86,9 +92,9 @@ async def of_document(core: ServerContext, actor: Actor, request: SubmitRequest)
         workflow = await asyncio.to_thread(parse_workflow, request.document, filename=request.filename)
     except SpecError:
         return await asyncio.to_thread(validate, request.document, request.filename)
-    here, policy = cluster_state.fleet_snapshot(core), scheduler.policy_of(core.settings)
+    snapshot, policy = cluster_state.fleet_snapshot(core), scheduler.policy_of(core.settings)
 
-    who = subscriptions.Who(actor.project, actor.owner, core.settings.smtp_url is not None)
+    who = subscriptions.Submitter(actor.project, actor.owner, core.settings.smtp_url is not None)
 
     specs, warnings, needs = await asyncio.to_thread(_read_specs, workflow, actor.project)
 
@@ -96,7 +102,7 @@ async def of_document(core: ServerContext, actor: Actor, request: SubmitRequest)
         faults = upstreams.faults_of(connection, actor.project, workflow.tasks)
         faults += subscriptions.faults(connection, who, ((node, spec.notify) for node, spec in specs))
         faults += providers.faults(core.state(Engines), specs) + new_faults(specs)
-        return faults, cluster_state.serving(cluster_state.states(connection, here), actor.project)
+        return faults, cluster_state.serving(cluster_state.states(connection, snapshot), actor.project)
 
     faults, fleet = await core.read(operation)
     if faults:
@@ -111,7 +117,7 @@ def _read_specs(
 ) -> tuple[list[tuple[TaskNode, BaseTaskSpec]], tuple[str, ...], dict[str, Requirement]]:
     """Return the specs, the warnings and each task's requirement; runs in a thread."""
     specs = [(node, policies.known(node)) for node in workflow.tasks]
-    needs = {node.name: cluster_state.whose(_need(node), project) for node in workflow.tasks}
+    needs = {node.name: cluster_state.with_project(_need(node), project) for node in workflow.tasks}
     return specs, tuple(remarks(specs)), needs
 
 
@@ -250,13 +256,6 @@ def _status_sentence(row: TaskRow) -> str | None:
     ended = _ENDED.get(row.status)
     why = f": {row.error}" if row.error else "."
     return None if ended is None else f"It {ended} ({_word(row.reason)}){why}"
-
-
-_ENDED: Final[dict[str, str]] = {
-    TaskStatus.FAILED: "has failed",
-    TaskStatus.CANCELLED: "was cancelled",
-    TaskStatus.SKIPPED: "was skipped",
-}
 
 
 def _since(at: float | None) -> str:

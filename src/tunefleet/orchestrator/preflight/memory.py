@@ -39,7 +39,7 @@ class _Plan:
 
 def forecast(
     spec: BaseTaskSpec | None,
-    told: TaskForecast,
+    placement: TaskForecast,
     fleet: Sequence[WorkerState],
     known: Configurations,
     settings: ServerSettings,
@@ -56,20 +56,20 @@ def forecast(
         return MemoryForecast(unknown="A task of this kind reports its memory when it starts.")
     source = spec.model.source
     found = known.of(source.identifier, source.revision, settings, now)
-    worker = _worker(told, {each.id: each for each in fleet})
+    worker = _worker(placement, {each.id: each for each in fleet})
     try:
         return _forecast(spec, found, worker)
     except UnknownShape as why:
         return MemoryForecast(unknown=f"Unknown: {why}. The task reports its memory when it starts.")
 
 
-def _forecast(spec: ModelTrainingSpec, found: Found, worker: WorkerState | None) -> MemoryForecast:
-    if isinstance(found, str):
-        raise UnknownShape(found)
+def _forecast(spec: ModelTrainingSpec, config: Found, worker: WorkerState | None) -> MemoryForecast:
+    if isinstance(config, str):
+        raise UnknownShape(config)
     written = _Plan(spec.training, spec.adapter, spec.quantized)
     compute = _compute(spec, worker)
-    length = min(spec.training.max_seq_length, int(found.get(_POSITIONS) or spec.training.max_seq_length))
-    shapes = {plan.name: shape_of(found, plan.adapter) for plan in _plans(written)}
+    length = min(spec.training.max_seq_length, int(config.get(_POSITIONS) or spec.training.max_seq_length))
+    shapes = {plan.name: shape_of(config, plan.adapter) for plan in _plans(written)}
     device, available = _available(worker)
     return MemoryForecast(
         variants=tuple(_variant(plan, shapes[plan.name], compute, length, written) for plan in _plans(written)),
@@ -108,9 +108,9 @@ def _variant(plan: _Plan, shape: Shape, compute: str, length: int, written: _Pla
     )
 
 
-def _worker(told: TaskForecast, fleet: Mapping[str, WorkerState]) -> WorkerState | None:
-    able = [each.worker_id for each in told.workers if each.verdict != "never"]
-    first = told.worker_id or next(iter(able), None)
+def _worker(placement: TaskForecast, fleet: Mapping[str, WorkerState]) -> WorkerState | None:
+    able = [each.worker_id for each in placement.workers if each.verdict != "never"]
+    first = placement.worker_id or next(iter(able), None)
     return fleet.get(first) if first is not None else None
 
 

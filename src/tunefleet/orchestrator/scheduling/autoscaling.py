@@ -63,8 +63,8 @@ async def run_once(core: ServerContext) -> int:
         return 0
     if due:
         mark.looked_at = now
-    here = cluster_state.fleet_snapshot(core)
-    fleet, held, decided, waiting, needed = await core.read(partial(_read_state, here=here))
+    snapshot = cluster_state.fleet_snapshot(core)
+    fleet, held, decided, waiting, needed = await core.read(partial(_read_state, snapshot=snapshot))
     mark.resting = {id_ for id_, row in decided.items() if row.elastic_disabled_at is not None}
     members = [_member(core, each, decided.get(each.id), each.id in held, each.id in needed, now) for each in fleet]
     scalable = [each for each in members if each is not None]
@@ -108,23 +108,23 @@ async def set_enabled(core: ServerContext, actor: Actor, worker_id: str, *, enab
 
 
 def _read_state(
-    connection: Connection, *, here: FleetSnapshot
+    connection: Connection, *, snapshot: FleetSnapshot
 ) -> tuple[list[WorkerState], set[str], dict[str, ControlRow], list[Waiting], frozenset[str]]:
     # Cluster nodes are allocated for one task and released with it: scaling does not apply to them.
     cluster_tags = {only(job.task_id) for job in clusters.live(connection)}
-    fleet = [state for state in cluster_state.states(connection, here) if cluster_tags.isdisjoint(state.tags)]
+    fleet = [state for state in cluster_state.states(connection, snapshot) if cluster_tags.isdisjoint(state.tags)]
     held = set(attempts.taken(connection))
-    bound = resumes.bound_to(connection, now=here.now)
+    bound = resumes.bound_to(connection, now=snapshot.now)
     groups = sorted(queue.lines(connection))
     needs = cluster_state.needs_of(connection, groups, fleet)
-    quota = quotas.QuotaChecks(connection, here.now)
+    quota = quotas.QuotaChecks(connection, snapshot.now)
     # No worker can help a task that waits for a quota.
     needed = frozenset(
         worker_id for worker_id, key, project in bound if quota.why(project, needs[(key, project)]) is None
     )
     counts: Counter[Requirement] = Counter()
     for key, project in groups:
-        count = queue.count_first(connection, key, project, now=here.now, limit=_MAX_COUNTED)
+        count = queue.count_first(connection, key, project, now=snapshot.now, limit=_MAX_COUNTED)
         counts[needs[(key, project)]] += quota.within(project, needs[(key, project)], count)
     waiting = [Waiting(need, count) for need, count in counts.items()]
     return fleet, held, controls.all_rows(connection), waiting, needed
@@ -158,12 +158,14 @@ async def _activate_all(core: ServerContext) -> int:
 
 
 async def _apply(core: ServerContext, changes: Changes) -> int:
-    wanted = dict.fromkeys(changes.activate, True) | dict.fromkeys(changes.standby, False)
-    if not wanted:
+    enabled_by_worker = dict.fromkeys(changes.activate, True) | dict.fromkeys(changes.standby, False)
+    if not enabled_by_worker:
         return 0
-    changed = await core.write(partial(_store, wanted=wanted, now=core.clock.wall()))
+    changed = await core.write(partial(_store, enabled_by_worker=enabled_by_worker, now=core.clock.wall()))
     for worker_id in changed:
-        what, why = ("is activated", changes.activate) if wanted[worker_id] else ("is on standby", changes.standby)
+        what, why = (
+            ("is activated", changes.activate) if enabled_by_worker[worker_id] else ("is on standby", changes.standby)
+        )
         log.info("The worker %s %s: %s.", worker_id, what, why[worker_id])
     now, mark = core.clock.monotonic(), core.state(Fleet).elastic
     mark.changed_at.update(dict.fromkeys(changed, now))
@@ -171,15 +173,17 @@ async def _apply(core: ServerContext, changes: Changes) -> int:
     return len(changed)
 
 
-def _store(connection: Connection, *, wanted: Mapping[str, bool], now: float) -> list[str]:
+def _store(connection: Connection, *, enabled_by_worker: Mapping[str, bool], now: float) -> list[str]:
     """Store which workers are on standby; return those that changed."""
     changed: list[ControlRow] = []
     decided, registered = controls.all_rows(connection), {row[0] for row in worker_rows.watched(connection)}
-    for worker_id, enabled in wanted.items():
+    for worker_id, enabled in enabled_by_worker.items():
         known = decided.get(worker_id, ControlRow(worker_id))
         if (known.elastic_disabled_at is None) != enabled and worker_id in registered:
             changed.append(known._replace(elastic_disabled_at=None if enabled else now))
     controls.rest(connection, changed)
-    names = {row.worker_id: "worker.enabled" if wanted[row.worker_id] else "worker.disabled" for row in changed}
+    names = {
+        row.worker_id: "worker.enabled" if enabled_by_worker[row.worker_id] else "worker.disabled" for row in changed
+    }
     events.append(connection, [Event(name, now, worker_id=worker_id) for worker_id, name in names.items()])
     return list(names)

@@ -96,5 +96,5 @@ def _equal(connection: Connection, row: TaskRow, worker: WorkerState, placed: se
         for other in found
         if other.id not in bound
         and worker.id not in avoid.get(other.id, ())
-        and lacks(cluster_state.whose(needs[other.requirement_key], other.project), worker) is None
+        and lacks(cluster_state.with_project(needs[other.requirement_key], other.project), worker) is None
     ]

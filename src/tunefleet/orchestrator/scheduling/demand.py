@@ -58,11 +58,11 @@ async def of(core: ServerContext, actor: Actor, sort: WorkerPool) -> TaskDemand:
     can run is taken from its live workers, else from recent ones, else from `sort`.
     """
     may_read(actor)
-    here = cluster_state.fleet_snapshot(core)
+    snapshot = cluster_state.fleet_snapshot(core)
 
     def operation(connection: Connection) -> TaskDemand:
-        waiting = task_list.queued_by_need(connection, actor.project, here.now)
-        known = _known(connection, here, actor.project, sort)
+        waiting = task_list.queued_by_need(connection, actor.project, snapshot.now)
+        known = _known(connection, snapshot, actor.project, sort)
         needs = cluster_state.needs_of(connection, [(key, actor.project) for key in waiting], known)
         taken = [
             count * need.nodes
@@ -74,14 +74,16 @@ async def of(core: ServerContext, actor: Actor, sort: WorkerPool) -> TaskDemand:
     return await core.read(operation)
 
 
-def _known(connection: Connection, here: FleetSnapshot, project: str, sort: WorkerPool) -> list[WorkerState]:
+def _known(connection: Connection, snapshot: FleetSnapshot, project: str, sort: WorkerPool) -> list[WorkerState]:
     """Return the workers whose capabilities stand for the pool: the live ones, else the recent ones."""
     mine = [
-        state for state in cluster_state.serving(cluster_state.states(connection, here), project) if sort.owns(state.id)
+        state
+        for state in cluster_state.serving(cluster_state.states(connection, snapshot), project)
+        if sort.owns(state.id)
     ]
     present = [state for state in mine if state.present]
     if present or not mine:
         return present
     # Without recent workers an empty pool would be started again and again for tasks that it cannot run.
-    lately = worker_rows.seen_since(connection, here.now - _REMEMBERED_S)
+    lately = worker_rows.seen_since(connection, snapshot.now - _REMEMBERED_S)
     return [state for state in mine if state.id in lately]

@@ -39,8 +39,8 @@ class Ledger:
         after_commit(connection, partial(self._remember, found, read_to))
         return found
 
-    def _remember(self, found: DecayedUsage, read_to: int) -> None:
-        self._decayed, self._read_to = found, read_to
+    def _remember(self, usage: DecayedUsage, read_to: int) -> None:
+        self._decayed, self._read_to = usage, read_to
 
 
 def project_shares(

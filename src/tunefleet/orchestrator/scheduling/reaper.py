@@ -82,10 +82,12 @@ async def run_once(core: ServerContext) -> int:
     now, mark = core.clock.wall(), core.state(_SweepTimes)
     since, mark.ready_at = mark.ready_at, now
     state = await core.read(partial(_read_state, since=since, now=now, patience_s=core.settings.lost_after_s))
-    found = _evaluate(core, state, core.state(Fleet).tick(core.clock.monotonic()), now)
-    if found.count:
-        here = cluster_state.fleet_snapshot(core)
-        for worker_id in await core.write(partial(_apply, found=found, here=here, fleet=core.state(Fleet))):
+    findings = _evaluate(core, state, core.state(Fleet).tick(core.clock.monotonic()), now)
+    if findings.count:
+        snapshot = cluster_state.fleet_snapshot(core)
+        for worker_id in await core.write(
+            partial(_apply, findings=findings, snapshot=snapshot, fleet=core.state(Fleet))
+        ):
             # A worker without a message since the server started has no presence.
             presence = core.state(Fleet).presences.get(worker_id)
             if presence is not None:
@@ -93,7 +95,7 @@ async def run_once(core: ServerContext) -> int:
     if state.ready:
         core.signals.notify("placement")
     await _flush(core)
-    return found.count
+    return findings.count
 
 
 def _read_state(connection: Connection, *, since: float, now: float, patience_s: float) -> _State:
@@ -135,24 +137,24 @@ def _evaluate(core: ServerContext, state: _State, elapsed_s: float, now: float) 
     return found
 
 
-def _apply(connection: Connection, *, found: _Findings, here: FleetSnapshot, fleet: Fleet) -> list[str]:
+def _apply(connection: Connection, *, findings: _Findings, snapshot: FleetSnapshot, fleet: Fleet) -> list[str]:
     """Apply the findings; return the workers that are lost."""
-    now = here.now
-    lost = [worker_id for worker_id in found.lost if _still_silent(connection, fleet, worker_id)]
+    now = snapshot.now
+    lost = [worker_id for worker_id in findings.lost if _still_silent(connection, fleet, worker_id)]
     for worker_id in lost:
         _lose(connection, worker_id, now)
-    offers = [row for row in attempts.by_ids(connection, found.unaccepted).values() if row.state == "offered"]
+    offers = [row for row in attempts.by_ids(connection, findings.unaccepted).values() if row.state == "offered"]
     if offers:
         unreported_ends.refuse_offers(connection, offers, now)
-    late = [row for row in attempts.by_ids(connection, found.overdue).values() if row.state == "accepted"]
+    late = [row for row in attempts.by_ids(connection, findings.overdue).values() if row.state == "accepted"]
     unreported_ends.end(
         connection, [(row, TaskReason.TIMEOUT, "Ran for longer than limits.max_runtime_s.") for row in late], now
     )
-    pending = tasks.by_ids(connection, found.unreachable_cancels, lock=True).values()
+    pending = tasks.by_ids(connection, findings.unreachable_cancels, lock=True).values()
     cancellation.end(connection, [row for row in pending if row.status == "running" and row.desired == "cancel"], now)
-    unreported_ends.end(connection, gangs.overdue(connection, now, found.patience_s), now)
-    if found.expired:
-        _expire(connection, here)
+    unreported_ends.end(connection, gangs.overdue(connection, now, findings.patience_s), now)
+    if findings.expired:
+        _expire(connection, snapshot)
     return lost
 
 
@@ -179,17 +181,17 @@ def _lose(connection: Connection, worker_id: str, now: float) -> None:
     resume.give_up(connection, worker_id, now)
 
 
-def _expire(connection: Connection, here: FleetSnapshot) -> None:
+def _expire(connection: Connection, snapshot: FleetSnapshot) -> None:
     """End tasks that exceed `max_queue_s`, with their last pending reason in the error."""
-    rows = queue.expired(connection, here.now)
-    why = cluster_state.reasons(connection, here, rows)
+    rows = queue.expired(connection, snapshot.now)
+    why = cluster_state.reasons(connection, snapshot, rows)
     specs = tasks.documents(connection, [row.seq for row in rows])
     moves: list[Move] = []
     for row in rows:
         limit_s = (orjson.loads(specs[row.seq].as_run).get("limits") or {}).get("max_queue_s", 0.0)
         error = f"Queued for longer than limits.max_queue_s ({limit_s:g} s): {why.get(row.id, 'waiting.')}"
         moves.append(Move(row, TaskReason.TIMEOUT, changes={"error": error}))
-    switch(connection, moves, here.now)
+    switch(connection, moves, snapshot.now)
 
 
 async def _flush(core: ServerContext) -> None:

@@ -26,6 +26,11 @@ from tunefleet.orchestrator.scheduling.queue import QueueReader
 from tunefleet.placement import Assignment, FreeCapacity, Policy, Requirement, Share
 from tunefleet.settings import ServerSettings
 
+# A cycle that is faster than this runs after every change.
+_FAST_CYCLE_S: Final = 0.01
+_PAUSE_FACTOR: Final = 2.0
+_MAX_PAUSE_S: Final = 1.0
+
 
 @dataclass(slots=True)
 class CycleTime:
@@ -48,12 +53,6 @@ class CycleResult:
     needs: Mapping[str, Requirement] | None = None
     reserved: Mapping[str, str] | None = None
     spent_s: float = 0.0
-
-
-# A cycle that is faster than this runs after every change.
-_FAST_CYCLE_S: Final = 0.01
-_PAUSE_FACTOR: Final = 2.0
-_MAX_PAUSE_S: Final = 1.0
 
 
 def pause_s(core: ServerContext) -> float:
@@ -83,22 +82,22 @@ def policy_of(settings: ServerSettings) -> Policy:
 
 async def run_once(core: ServerContext) -> int:
     """Run one scheduling cycle; return the number of assignments."""
-    here = cluster_state.fleet_snapshot(core)
-    if not here.limits:
+    snapshot = cluster_state.fleet_snapshot(core)
+    if not snapshot.limits:
         return 0
     policy = policy_of(core.settings)
     settings = core.settings
     largest = settings.merge_largest if settings.merge else 1
     work = partial(
-        _run_cycle, here=here, policy=policy, sticky=settings.stickiness, largest=largest, ledger=core.state(Ledger),
-        patience_s=settings.nodes_patience_s,
+        _run_cycle, snapshot=snapshot, policy=policy, sticky=settings.stickiness, largest=largest,
+        ledger=core.state(Ledger), patience_s=settings.nodes_patience_s,
     )  # fmt: skip
     done = await core.write(partial(_with_cpu_time, work=work))
     core.state(CycleTime).cpu_s = done.spent_s
     core.state(Fleet).reserved = dict(done.reserved or {})
     for assignment in done.assignments:
         for worker_id in assignment.worker_ids:
-            core.state(Fleet).give(worker_id, (done.needs or {})[assignment.task_id].names, here.now)
+            core.state(Fleet).give(worker_id, (done.needs or {})[assignment.task_id].names, snapshot.now)
     return len(done.assignments)
 
 
@@ -126,7 +125,7 @@ def _with_cpu_time(connection: Connection, work: Callable[[Connection], CycleRes
 @_gc_disabled()
 def _run_cycle(
     connection: Connection,
-    here: FleetSnapshot,
+    snapshot: FleetSnapshot,
     policy: Policy,
     sticky: bool,
     largest: int,
@@ -136,20 +135,20 @@ def _run_cycle(
     lines = queue.lines(connection)
     if not lines:
         return CycleResult()
-    fleet = cluster_state.states(connection, here)
+    fleet = cluster_state.states(connection, snapshot)
     needs = partial_allocation.gathered(
-        connection, cluster_state.needs_of(connection, lines, fleet), here.now, patience_s
+        connection, cluster_state.needs_of(connection, lines, fleet), snapshot.now, patience_s
     )
     board = FreeCapacity(fleet, policy)
     if not any(board.has_room(need) for need in needs.values()):
         return CycleResult()
     waiting = {project for _, project in lines}
-    shares = fair_share.project_shares(connection, ledger, waiting, here.now)
+    shares = fair_share.project_shares(connection, ledger, waiting, snapshot.now)
     quotas = None if shares is None else {name: replace(share) for name, share in shares.items()}
-    reader = QueueReader(connection, board, needs, fleet, now=here.now, sticky=sticky, shares=shares)
-    decisions, coalesced = coalescing.assign(connection, board, reader, fleet, now=here.now, largest=largest)
+    reader = QueueReader(connection, board, needs, fleet, now=snapshot.now, sticky=sticky, shares=shares)
+    decisions, coalesced = coalescing.assign(connection, board, reader, fleet, now=snapshot.now, largest=largest)
     assignments, allowed = _allowed(decisions.assignments, coalesced, reader.rows, quotas)
-    _offer(connection, assignments, reader.rows, here.now, allowed)
+    _offer(connection, assignments, reader.rows, snapshot.now, allowed)
     # Tasks were left over that might fit: run another cycle without waiting for a change.
     if reader.is_truncated or len(assignments) < len(decisions.assignments):
         wake(connection, "placement")

@@ -13,6 +13,7 @@ from tunefleet.orchestrator.context import ServerContext
 from tunefleet.settings import ServerSettings
 
 Kind = Literal["folder", "shared folder", "s3", "gcs", "azure"]
+_FOLDER: Final = "federation"
 
 
 def open_blobs(settings: ServerSettings) -> BlobStore:
@@ -85,9 +86,6 @@ _REMOTE: Final = {"s3": _s3, "gs": _gcs, "az": _azure}
 
 def _plain(secret: SecretStr | None) -> str | None:
     return secret.get_secret_value() if secret is not None else None
-
-
-_FOLDER: Final = "federation"
 
 
 def federation_folder(core: ServerContext) -> Path:

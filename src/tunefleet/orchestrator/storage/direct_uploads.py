@@ -244,9 +244,9 @@ def _refuse_reading(core: ServerContext, row: ArrivingRow) -> None:
         raise ConflictError(f"The upload of {row.digest[:12]}… is being read back.", hint="Try again in a moment.")
 
 
-def _plan_of(row: ArrivingRow, here: set[int]) -> DirectPlan:
+def _plan_of(row: ArrivingRow, present: set[int]) -> DirectPlan:
     count = len(_sizes(row))
-    return DirectPlan(upload=row.name, part_bytes=row.part_bytes, parts=count, here=tuple(sorted(here)))
+    return DirectPlan(upload=row.name, part_bytes=row.part_bytes, parts=count, here=tuple(sorted(present)))
 
 
 def _sizes(row: ArrivingRow) -> list[int]:

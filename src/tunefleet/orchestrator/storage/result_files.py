@@ -61,11 +61,11 @@ def signer(core: ServerContext, base: str) -> Signer:
     return Signer(core.secret, (core.settings.public_base_url or base).rstrip("/"), expires)
 
 
-async def envelope(core: ServerContext, who: Caller, task_id: str, sign: Signer) -> dict[str, Any]:
+async def envelope(core: ServerContext, caller: Caller, task_id: str, sign: Signer) -> dict[str, Any]:
     """Return the stored envelope of a task with fresh links to its files."""
 
     def operation(connection: Connection) -> dict[str, Any]:
-        task = _visible(connection, who, task_id)
+        task = _visible(connection, caller, task_id)
         stored = tasks.document(connection, task).result
         if stored is None:
             raise NotFoundError(f"The task {task_id} has no result; it is {task.status}.")
@@ -81,7 +81,7 @@ async def envelope(core: ServerContext, who: Caller, task_id: str, sign: Signer)
     return await core.read(operation)
 
 
-async def post(core: ServerContext, who: Caller, body: ResultEnvelope) -> ResultStored:
+async def post(core: ServerContext, caller: Caller, body: ResultEnvelope) -> ResultStored:
     """Store a result before its attempt has ended; a result in the attempt's final report replaces it.
 
     Raises:
@@ -90,7 +90,7 @@ async def post(core: ServerContext, who: Caller, body: ResultEnvelope) -> Result
     """
 
     def operation(connection: Connection) -> None:
-        task = _changeable(connection, who, body.task_id)
+        task = _changeable(connection, caller, body.task_id)
         stored = tasks.document(connection, task).result
         before = None if stored is None else orjson.loads(stored)
         if before is not None and before.get("result") == body.result:
@@ -98,9 +98,9 @@ async def post(core: ServerContext, who: Caller, body: ResultEnvelope) -> Result
         if task.status not in _TAKES:
             raise ConflictError(f"The task {task.id} is {task.status}; its result cannot be changed.")
         at = body.received_at or to_datetime(core.clock.wall())
-        worker_id = who.worker_id if isinstance(who, AttemptActor) else body.worker_id or task.worker_id
+        worker_id = caller.worker_id if isinstance(caller, AttemptActor) else body.worker_id or task.worker_id
         made = body.model_copy(update={"worker_id": worker_id, "received_at": at}).model_dump_json()
-        if has_quota(who):
+        if has_quota(caller):
             grown = len(made) - len(stored or "")
             quotas.refuse_storing(connection, task.project, max(0, grown))
             workflows.grow(connection, task.workflow_seq, task.project, grown)
@@ -110,25 +110,25 @@ async def post(core: ServerContext, who: Caller, body: ResultEnvelope) -> Result
     return ResultStored(path=signed_urls.path_of(body.task_id))
 
 
-async def may_store(core: ServerContext, who: Caller, task_id: str) -> None:
+async def may_store(core: ServerContext, caller: Caller, task_id: str) -> None:
     """Raise if the caller may not upload files for a task; called before a file is read.
 
     Raises:
         ForbiddenError: If the task belongs to another user.
         ConflictError: If the caller's attempt has ended.
     """
-    await core.read(lambda connection: _changeable(connection, who, task_id))
+    await core.read(lambda connection: _changeable(connection, caller, task_id))
 
 
 async def store(
-    core: ServerContext, who: Caller, task_id: str, entry: FileEntry, sign: Signer, *, of_job: bool = False
+    core: ServerContext, caller: Caller, task_id: str, entry: FileEntry, sign: Signer, *, of_job: bool = False
 ) -> ResultStored:
     """Publish a file that was just stored as a file of a task; replaces a file of that name."""
-    await artifact_service.stored(core, who, entry.digest, entry.size_bytes, of_job=of_job)
+    await artifact_service.stored(core, caller, entry.digest, entry.size_bytes, of_job=of_job)
     body = ArtifactCreate(
         name=entry.path, kind=FILE_KIND, files=(entry,), digest=manifest_digest([entry]), metadata={SINGLE_FILE: True}
     )
-    await artifact_service.publish(core, who, body, task_id=task_id)
+    await artifact_service.publish(core, caller, body, task_id=task_id)
     return ResultStored(
         path=signed_urls.path_of(task_id, entry.path),
         name=entry.path,
@@ -138,11 +138,11 @@ async def store(
     )
 
 
-async def files(core: ServerContext, who: Caller, task_id: str, sign: Signer) -> ResultFiles:
+async def files(core: ServerContext, caller: Caller, task_id: str, sign: Signer) -> ResultFiles:
     """List the files of a task, each with a link."""
 
     def operation(connection: Connection) -> list[TaskFile]:
-        return _all_files(connection, _visible(connection, who, task_id), core.clock.wall())
+        return _all_files(connection, _visible(connection, caller, task_id), core.clock.wall())
 
     return ResultFiles(
         task_id=task_id,
@@ -161,7 +161,7 @@ async def files(core: ServerContext, who: Caller, task_id: str, sign: Signer) ->
 
 
 async def find(
-    core: ServerContext, who: Caller | None, task_id: str, name: str, signature: Signature | None
+    core: ServerContext, caller: Caller | None, task_id: str, name: str, signature: Signature | None
 ) -> TaskFile:
     """Find a file of a task, for a caller with read access or a valid link.
 
@@ -170,7 +170,7 @@ async def find(
     """
 
     def operation(connection: Connection) -> TaskFile:
-        task, known = _reached(connection, who, task_id, signature)
+        task, known = _reached(connection, caller, task_id, signature)
         found = {file.name: file for file in _all_files(connection, task, core.clock.wall())}
         file = found.get(name) or found.get(name.removeprefix("artifacts/"))
         if file is None:
@@ -230,13 +230,13 @@ def _task(connection: Connection, task_id: str) -> TaskRow:
 
 
 def _reached(
-    connection: Connection, who: Caller | None, task_id: str, signature: Signature | None
+    connection: Connection, caller: Caller | None, task_id: str, signature: Signature | None
 ) -> tuple[TaskRow, bool]:
     """Return a task, and whether the caller may read it without a link."""
-    if who is None:
+    if caller is None:
         return _task(connection, task_id), False
     try:
-        return _visible(connection, who, task_id), True
+        return _visible(connection, caller, task_id), True
     except (ForbiddenError, NotFoundError):
         # A valid link works for any caller, also for one that is logged in to another project.
         if signature is None:
@@ -244,15 +244,15 @@ def _reached(
         return _task(connection, task_id), False
 
 
-def _visible(connection: Connection, who: Caller, task_id: str) -> TaskRow:
+def _visible(connection: Connection, caller: Caller, task_id: str) -> TaskRow:
     """Return a task whose results the caller may read: any of the project, or for an attempt those it depends on."""
     task = _task(connection, task_id)
-    if task.project != who.project:
+    if task.project != caller.project:
         raise NotFoundError(f"There is no task {task_id}.")
-    if isinstance(who, Actor):
-        may_read(who)
-    elif not concerns(connection, who, [task_id]):
-        raise ForbiddenError(f"This token is valid for {who.task_id} and its inputs only.")
+    if isinstance(caller, Actor):
+        may_read(caller)
+    elif not concerns(connection, caller, [task_id]):
+        raise ForbiddenError(f"This token is valid for {caller.task_id} and its inputs only.")
     return task
 
 
@@ -271,14 +271,14 @@ def concerns(connection: Connection, attempt: AttemptActor, task_ids: Sequence[s
     return any(f'"{task_id}"' in spec_text or f"/{task_id}/" in spec_text for task_id in task_ids)
 
 
-def _changeable(connection: Connection, who: Caller, task_id: str) -> TaskRow:
-    if isinstance(who, AttemptActor):
-        if who.task_id != task_id:
-            raise ForbiddenError(f"This token is valid for {who.task_id} only.")
-        refuse_ended(connection, who)
+def _changeable(connection: Connection, caller: Caller, task_id: str) -> TaskRow:
+    if isinstance(caller, AttemptActor):
+        if caller.task_id != task_id:
+            raise ForbiddenError(f"This token is valid for {caller.task_id} only.")
+        refuse_ended(connection, caller)
     task = _task(connection, task_id)
-    if task.project != who.project:
+    if task.project != caller.project:
         raise NotFoundError(f"There is no task {task_id}.")
-    if isinstance(who, Actor):
-        may_change(who, task.owner, task.id)
+    if isinstance(caller, Actor):
+        may_change(caller, task.owner, task.id)
     return task

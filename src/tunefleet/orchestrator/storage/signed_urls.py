@@ -52,16 +52,16 @@ class Signer:
         return f"{self.base}{path}?expires={self.expires}&signature={_mac(self.secret, path, digest, self.expires)}"
 
 
-def verify(secret: bytes, task_id: str, name: str, digest: str, given: Signature, now: float) -> None:
+def verify(secret: bytes, task_id: str, name: str, digest: str, signature: Signature, now: float) -> None:
     """Verify a signed URL.
 
     Raises:
         ForbiddenError: If it has expired, was not signed by this server, or its file was replaced.
     """
-    wanted = _mac(secret, path_of(task_id, name), digest, given.expires)
-    if not hmac.compare_digest(wanted.encode(), given.signature.encode()):
+    expected = _mac(secret, path_of(task_id, name), digest, signature.expires)
+    if not hmac.compare_digest(expected.encode(), signature.signature.encode()):
         raise ForbiddenError(f"The link to {name} was not signed by this server, or its file was replaced.")
-    if given.expires < now:
+    if signature.expires < now:
         raise ForbiddenError(
             f"The link to {name} has expired.", hint=f"Get new links from GET {PREFIX}/{task_id}/files."
         )

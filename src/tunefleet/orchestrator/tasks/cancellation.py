@@ -13,13 +13,13 @@ from tunefleet.orchestrator.tasks import commands, sharding_causes, unreported_e
 from tunefleet.orchestrator.tasks.transitions import Move, switch
 
 
-def cancel(connection: Connection, rows: Sequence[TaskRow], here: FleetSnapshot) -> None:
+def cancel(connection: Connection, rows: Sequence[TaskRow], snapshot: FleetSnapshot) -> None:
     """Cancel tasks that are not final, and the tasks that depend on them."""
     # On a live worker the task stops after its step, and the worker reports it. Any other ends now with a void token,
     # so that a lost worker cannot overwrite the outcome.
-    asked = [row for row in rows if row.status == "running" and row.worker_id in here.limits]
-    commands.ask(connection, asked, here.now)
-    end(connection, [row for row in rows if row not in asked], here.now)
+    asked = [row for row in rows if row.status == "running" and row.worker_id in snapshot.limits]
+    commands.ask(connection, asked, snapshot.now)
+    end(connection, [row for row in rows if row not in asked], snapshot.now)
 
 
 def end(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:

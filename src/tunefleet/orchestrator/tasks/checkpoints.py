@@ -97,8 +97,8 @@ def _record_of(upload: ArtifactRow, about: Mapping[str, Any]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _rated(found: Mapping[int, CheckpointInfo], spec: str) -> list[CheckpointInfo]:
-    ordered = [found[step] for step in sorted(found)]
+def _rated(checkpoints: Mapping[int, CheckpointInfo], spec: str) -> list[CheckpointInfo]:
+    ordered = [checkpoints[step] for step in sorted(checkpoints)]
     best = _best(ordered)
     asked = (orjson.loads(spec).get("training") or {}).get("save_total_limit", _DEFAULT_LIMIT)
     limit = _DEFAULT_LIMIT if isinstance(asked, str) else asked  # an unresolved reference while the task is pending

@@ -30,14 +30,16 @@ def done(row: CommandRow) -> bool:
     return row.settled or (row.state == "applied" and row.command not in _CHECKPOINT_COMMANDS)
 
 
-def sendable(connection: Connection, worker_id: str, mine: Mapping[str, AttemptRow], secret: bytes) -> list[Command]:
+def sendable(
+    connection: Connection, worker_id: str, open_attempts: Mapping[str, AttemptRow], secret: bytes
+) -> list[Command]:
     """Return the unacknowledged commands for a worker's attempts and for the worker itself."""
     found = []
     for row in commands.pending(connection, worker_id):
         # Sent as desired state.
         if row.command == ControlCommand.PAUSE:
             continue
-        attempt = mine.get(row.attempt_id or "")
+        attempt = open_attempts.get(row.attempt_id or "")
         if row.attempt_id is None or (attempt is not None and attempt.state == "accepted"):
             token = "" if row.attempt_id is None else attempt_token(secret, row.attempt_id)
             data = orjson.loads(row.data)
@@ -49,7 +51,7 @@ def take_outcomes(
     connection: Connection,
     outcomes: Sequence[CommandOutcome],
     worker_id: str,
-    mine: Mapping[str, AttemptRow],
+    open_attempts: Mapping[str, AttemptRow],
     rows: dict[str, TaskRow],
     now: float,
 ) -> None:
@@ -59,7 +61,7 @@ def take_outcomes(
     open_ = {row.id: row for row in commands.under_way(connection, worker_id)}
     for outcome in outcomes:
         row = open_.get(outcome.command_id)
-        if row is None or (row.attempt_id is not None and row.attempt_id not in mine):
+        if row is None or (row.attempt_id is not None and row.attempt_id not in open_attempts):
             continue
         message = None if outcome.message is None else scrub(outcome.message)
         result = None if outcome.result is None else scrub(orjson.dumps(outcome.result).decode())
@@ -73,7 +75,7 @@ def take_outcomes(
         task = rows.get(row.task_id or "")
         _append_event(connection, after, task, now)
         if task is not None and after.command == ControlCommand.PAUSE and after.state == "failed":
-            rows[task.id] = _give_up_pause(connection, task, mine[row.attempt_id or ""], after)
+            rows[task.id] = _give_up_pause(connection, task, open_attempts[row.attempt_id or ""], after)
 
 
 def take_back_pause(connection: Connection, task: TaskRow, now: float) -> None:
@@ -121,12 +123,12 @@ def close_of_worker(connection: Connection, worker_id: str, now: float) -> None:
 def note_stalls(
     connection: Connection,
     stalled: Mapping[str, float],
-    mine: Mapping[str, AttemptRow],
+    open_attempts: Mapping[str, AttemptRow],
     rows: dict[str, TaskRow],
     now: float,
 ) -> None:
     """Store which of a worker's jobs are stalled, and since when."""
-    for attempt in mine.values():
+    for attempt in open_attempts.values():
         task = rows.get(attempt.task_id)
         silent_s = stalled.get(attempt.id)
         if (

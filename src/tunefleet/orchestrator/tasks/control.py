@@ -175,7 +175,7 @@ def _refuse_idle(row: TaskRow, what: str) -> None:
 
 def _refuse_unsupported(connection: Connection, row: TaskRow, name: ControlCommand, what: str) -> None:
     """Refuse a command that the job does not support, and which would stay pending until its end."""
-    agents.refuse_deaf(connection, row)
+    agents.refuse_unreachable(connection, row)
     parents = attempts.merged_into(connection, [row.attempt_id] if row.attempt_id else [])
     for task_id in parents.values():
         raise ConflictError(

@@ -35,6 +35,10 @@ MAX_AUTO: Final = 8
 MANY_WORKERS: Final = "MULTI"
 # Topic that is notified when the shards of a task have ended and their files are to be merged.
 SHARD_MERGE_TOPIC: Final = "joining"
+_SHARED: Final = frozenset({
+    "project", "workflow_id", "workflow_seq", "kind", "slot_class", "owner", "parent_task_id", "priority", "rank",
+    "requirement_key", "max_attempts", "backoff_s", "retry_on", "on_lost", "max_runtime_s",
+})  # fmt: skip
 
 
 def count(connection: Connection, spec: Mapping[str, Any], need: Requirement, project: str, now: float) -> int:
@@ -52,7 +56,7 @@ def _count_able(connection: Connection, need: Requirement, project: str, now: fl
     online = {row.id for row in worker_rows.all_rows(connection) if row.status == "online"}
     able = 0
     for worker in cluster_state.serving(cluster_state.states(connection, FleetSnapshot(now, {})), project):
-        result = match(cluster_state.whose(need, project), worker)
+        result = match(cluster_state.with_project(need, project), worker)
         able += worker.id in online and not worker.pulls and (isinstance(result, Fit) or not result.permanent)
     return able
 
@@ -91,12 +95,6 @@ def _without_sharding(spec: Mapping[str, Any]) -> dict[str, Any]:
     if "resources" in unsharded:
         unsharded["resources"] = {key: value for key, value in unsharded["resources"].items() if key != "replicas"}
     return unsharded
-
-
-_SHARED: Final = frozenset({
-    "project", "workflow_id", "workflow_seq", "kind", "slot_class", "owner", "parent_task_id", "priority", "rank",
-    "requirement_key", "max_attempts", "backoff_s", "retry_on", "on_lost", "max_runtime_s",
-})  # fmt: skip
 
 
 def after_shards(connection: Connection, parents: Iterable[int], now: float) -> list[Move]:

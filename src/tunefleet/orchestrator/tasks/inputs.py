@@ -86,9 +86,9 @@ def left_by(connection: Connection, project: str, named: Sequence[NamedTask]) ->
     return {row.id for rows in found for row in rows}
 
 
-def dump(found: Mapping[str, Input]) -> str:
+def dump(inputs: Mapping[str, Input]) -> str:
     """Return inputs as JSON, as stored with a task."""
-    return orjson.dumps({p: {"digest": each.digest, "name": each.name} for p, each in found.items()}).decode()
+    return orjson.dumps({p: {"digest": each.digest, "name": each.name} for p, each in inputs.items()}).decode()
 
 
 def _of(row: ArtifactRow) -> Input:

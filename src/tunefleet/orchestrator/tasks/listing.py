@@ -13,7 +13,7 @@ import orjson
 from tunefleet.db import Connection
 from tunefleet.db.fleet import worker_rows
 from tunefleet.db.repositories import journal, task_list
-from tunefleet.db.repositories.task_list import Place, Wanted
+from tunefleet.db.repositories.task_list import Place, TaskSelection
 from tunefleet.db.rows import TaskRow
 from tunefleet.errors import InputError
 from tunefleet.orchestrator.access.permissions import Actor, may_read, may_see_worker
@@ -64,21 +64,26 @@ async def page(core: ServerContext, actor: Actor, look: TaskListQuery) -> Page[T
         InputError: If the cursor is invalid, or belongs to a list with another order.
     """
     may_read(actor)
-    wanted = _wanted(actor, look, core.clock.wall())
-    position = _position(look.cursor, wanted)
+    selection = _selection(actor, look, core.clock.wall())
+    position = _position(look.cursor, selection)
     if position is not None:
         # Durations as of the first page: running tasks would change their position between pages.
-        wanted = Wanted(
-            wanted.project, wanted.words, wanted.filters, wanted.sort, descending=wanted.descending, now=position.now
+        selection = TaskSelection(
+            selection.project,
+            selection.words,
+            selection.filters,
+            selection.sort,
+            descending=selection.descending,
+            now=position.now,
         )
-    limit, here = bounded(look.limit), cluster_state.fleet_snapshot(core)
+    limit, snapshot = bounded(look.limit), cluster_state.fleet_snapshot(core)
 
     def operation(connection: Connection) -> Page[TaskView]:
-        found = task_list.page(connection, wanted, limit=limit + 1, behind=position)
+        found = task_list.page(connection, selection, limit=limit + 1, behind=position)
         shown = found[:limit]
         more = len(found) > limit
-        views = _views(connection, here, [row for row, _ in shown], glance=look.glance)
-        return Page[TaskView](items=tuple(views), next_cursor=_cursor(wanted, *shown[-1]) if more else None)
+        views = _views(connection, snapshot, [row for row, _ in shown], glance=look.glance)
+        return Page[TaskView](items=tuple(views), next_cursor=_cursor(selection, *shown[-1]) if more else None)
 
     return await core.read(operation)
 
@@ -86,8 +91,8 @@ async def page(core: ServerContext, actor: Actor, look: TaskListQuery) -> Page[T
 async def counts(core: ServerContext, actor: Actor, look: TaskListQuery) -> TaskCounts:
     """Return the number of matching tasks by status, kind, owner and worker."""
     may_read(actor)
-    wanted = _wanted(actor, look, core.clock.wall())
-    found = await core.read(lambda connection: task_list.counts(connection, wanted))
+    selection = _selection(actor, look, core.clock.wall())
+    found = await core.read(lambda connection: task_list.counts(connection, selection))
     return TaskCounts(
         total=sum(found["status"].values()),
         status=found["status"],
@@ -100,10 +105,10 @@ async def counts(core: ServerContext, actor: Actor, look: TaskListQuery) -> Task
 async def overview(core: ServerContext, actor: Actor) -> Overview:
     """Return the overview: counts, running tasks, the head of the queue, recent failures."""
     may_read(actor)
-    here, project = cluster_state.fleet_snapshot(core), actor.project
+    snapshot, project = cluster_state.fleet_snapshot(core), actor.project
 
     def operation(connection: Connection) -> Overview:
-        by_status = task_list.counts(connection, Wanted(project))["status"]
+        by_status = task_list.counts(connection, TaskSelection(project))["status"]
         running = task_list.newest_of(connection, project, "running", _RUNNING)
         queue = task_list.next_queued(connection, project, _OVERVIEW_ROWS)
         failed = task_list.newest_of(connection, project, "failed", _OVERVIEW_ROWS)
@@ -111,22 +116,22 @@ async def overview(core: ServerContext, actor: Actor) -> Overview:
         for row in worker_rows.all_rows(connection):
             if not may_see_worker(actor, row.project):
                 continue
-            answers = row.status != "online" or row.id in here.limits
+            answers = row.status != "online" or row.id in snapshot.limits
             status = row.status if answers else "unreachable"
             worker_counts[status] = worker_counts.get(status, 0) + 1
         return Overview(
             tasks=by_status,
             workers=worker_counts,
-            running=tuple(_views(connection, here, running, glance=True)),
-            queue=tuple(_views(connection, here, queue, glance=False)),
-            failed=tuple(_views(connection, here, failed, glance=False)),
+            running=tuple(_views(connection, snapshot, running, glance=True)),
+            queue=tuple(_views(connection, snapshot, queue, glance=False)),
+            failed=tuple(_views(connection, snapshot, failed, glance=False)),
         )
 
     return await core.read(operation)
 
 
-def _views(connection: Connection, here: FleetSnapshot, rows: Sequence[TaskRow], *, glance: bool) -> list[TaskView]:
-    why = cluster_state.reasons(connection, here, rows)
+def _views(connection: Connection, snapshot: FleetSnapshot, rows: Sequence[TaskRow], *, glance: bool) -> list[TaskView]:
+    why = cluster_state.reasons(connection, snapshot, rows)
     live = [row.id for row in rows if row.status == "running"]
     launches = journal.launches_of_all(connection, live)
     about = relations.of(connection, rows)
@@ -163,36 +168,38 @@ def newest_loss(connection: Connection, task_id: str) -> tuple[int, float] | Non
     return None
 
 
-def _wanted(actor: Actor, look: TaskListQuery, now: float) -> Wanted:
+def _selection(actor: Actor, look: TaskListQuery, now: float) -> TaskSelection:
     name = (look.sort or "-created").removeprefix("-")
     if name not in SORTS:
         raise InputError(f"Tasks cannot be sorted by {name[:40]!r}.", hint=f"Sort keys: {', '.join(SORTS)}.")
     words = (look.q or "").split()
     if len(words) > _MAX_WORDS:
         raise InputError(f"The search has more than {_MAX_WORDS} words.")
-    return Wanted(actor.project, words, look.filters, name, descending=(look.sort or "-").startswith("-"), now=now)
+    return TaskSelection(
+        actor.project, words, look.filters, name, descending=(look.sort or "-").startswith("-"), now=now
+    )
 
 
-def _cursor(wanted: Wanted, row: TaskRow, value: Any) -> str:
-    if wanted.sort == "created":
+def _cursor(selection: TaskSelection, row: TaskRow, value: Any) -> str:
+    if selection.sort == "created":
         return str(row.seq)
-    fields = orjson.dumps([wanted.sort, wanted.descending, value, row.seq, wanted.now])
+    fields = orjson.dumps([selection.sort, selection.descending, value, row.seq, selection.now])
     return base64.urlsafe_b64encode(fields).decode().rstrip("=")
 
 
-def _position(cursor: str | None, wanted: Wanted) -> Place | None:
+def _position(cursor: str | None, selection: TaskSelection) -> Place | None:
     if cursor is None:
         return None
-    if wanted.sort == "created":
+    if selection.sort == "created":
         seq = before(cursor)
-        return None if seq is None else Place(seq, seq, wanted.now)
+        return None if seq is None else Place(seq, seq, selection.now)
     try:
         fields = orjson.loads(base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4)))
         sort, descending, value, seq, now = fields
     except (binascii.Error, orjson.JSONDecodeError, UnicodeEncodeError, ValueError, TypeError):
         raise _bad_cursor(cursor) from None
     known = isinstance(value, str | float | int) and isinstance(seq, int) and isinstance(now, float)
-    if not known or (sort, descending) != (wanted.sort, wanted.descending):
+    if not known or (sort, descending) != (selection.sort, selection.descending):
         raise _bad_cursor(cursor)
     return Place(value, seq, now)
 

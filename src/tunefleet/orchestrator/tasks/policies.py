@@ -23,6 +23,18 @@ from tunefleet.spec import TASK_KINDS, BaseTaskSpec, TaskNode, load_task_spec
 
 # Spec blocks for queueing, retries and notifications, which all kinds share.
 _COMMON: Final = ("priority", "limits", "retry", "on_lost", "resources", "engine", "sloSeconds", "notify")
+# One point of priority equals this many seconds in the queue.
+PRIORITY_S: Final = 600.0
+# Tasks without a deadline count as due this long after they were queued.
+DUE_S: Final = 3600.0
+_LOAD_S: Final = 1e-6
+_MAX_LOAD: Final = 1000
+# Built-in kinds only; for a third-party kind the executor reports whether it coalesces.
+MERGEABLE: Final = frozenset({"inference", "rag"})
+# Keys in which equal tasks may differ.
+_IGNORED_KEYS: Final = frozenset({"data", "notify"})
+# The same below `inference`.
+_IGNORED_INFERENCE_KEYS: Final = frozenset({"system_prompt", "systemPrompt"})
 
 
 def columns(spec: BaseTaskSpec, need: Requirement, now: float, submitted_at: float | None = None) -> dict[str, Any]:
@@ -94,14 +106,6 @@ def store(connection: Connection, need: Requirement) -> None:
     tasks.add_requirement(connection, need.key, need.dump())
 
 
-# One point of priority equals this many seconds in the queue.
-PRIORITY_S: Final = 600.0
-# Tasks without a deadline count as due this long after they were queued.
-DUE_S: Final = 3600.0
-_LOAD_S: Final = 1e-6
-_MAX_LOAD: Final = 1000
-
-
 def rank(queued_at: float, priority: int, load: int = 0, due_at: float | None = None) -> float:
     """Return a task's rank in the queue; lower goes first.
 
@@ -118,18 +122,6 @@ def rank(queued_at: float, priority: int, load: int = 0, due_at: float | None = 
     """
     since = queued_at if due_at is None else min(queued_at, due_at - DUE_S)
     return since - priority * PRIORITY_S - min(load, _MAX_LOAD) * _LOAD_S
-
-
-# Built-in kinds only; for a third-party kind the executor reports whether it coalesces.
-MERGEABLE: Final = frozenset({"inference", "rag"})
-
-
-# Keys in which equal tasks may differ.
-_IGNORED_KEYS: Final = frozenset({"data", "notify"})
-
-
-# The same below `inference`.
-_IGNORED_INFERENCE_KEYS: Final = frozenset({"system_prompt", "systemPrompt"})
 
 
 def merge_key(owner: str, project: str, spec: Mapping[str, Any], inputs: Mapping[str, Mapping[str, str]]) -> str | None:

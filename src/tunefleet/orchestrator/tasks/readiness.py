@@ -32,6 +32,11 @@ log = logging.getLogger(__name__)
 _NOT_FOR_WORKERS: Final = ("condition", "dependsOn")
 
 Envelopes = Mapping[str, Mapping[str, Any]]
+_ENDS: Final = (
+    (TaskStatus.FAILED, TaskReason.UPSTREAM_FAILED, "failed"),
+    (TaskStatus.CANCELLED, TaskReason.UPSTREAM_CANCELLED, "was cancelled"),
+    (TaskStatus.SKIPPED, TaskReason.UPSTREAM_SKIPPED, "was skipped"),
+)
 
 
 def consequences(connection: Connection, ended: Sequence[TaskRow], now: float) -> list[Move]:
@@ -100,13 +105,6 @@ def _blocked(row: TaskRow, above: Sequence[Upstream]) -> Move | None:
         if cause is not None:
             return Move(row, reason, changes={"error": _upstream_error(cause, verb)}, data={"upstream": cause.task.id})
     return None
-
-
-_ENDS: Final = (
-    (TaskStatus.FAILED, TaskReason.UPSTREAM_FAILED, "failed"),
-    (TaskStatus.CANCELLED, TaskReason.UPSTREAM_CANCELLED, "was cancelled"),
-    (TaskStatus.SKIPPED, TaskReason.UPSTREAM_SKIPPED, "was skipped"),
-)
 
 
 def _upstream_error(cause: Upstream, verb: str) -> str:

@@ -34,33 +34,35 @@ def for_offers(connection: Connection, rows: Sequence[OfferRow]) -> dict[str, Re
     if not jobs:
         return {}
     ids = [row.task_id for row in jobs]
-    wanted, uploads = resumes.of_tasks(connection, ids), checkpoint_retention.uploaded(connection, ids)
-    found = {row.task_id: _for(row, wanted.get(row.task_id), uploads.get(row.task_id, [])) for row in jobs}
+    requested, uploads = resumes.of_tasks(connection, ids), checkpoint_retention.uploaded(connection, ids)
+    found = {row.task_id: _for(row, requested.get(row.task_id), uploads.get(row.task_id, [])) for row in jobs}
     return {task_id: resume for task_id, resume in found.items() if resume is not None}
 
 
-def _for(offer: OfferRow, wanted: ResumeRow | None, uploads: Sequence[ArtifactRow]) -> ResumeFrom | None:
+def _for(offer: OfferRow, requested: ResumeRow | None, uploads: Sequence[ArtifactRow]) -> ResumeFrom | None:
     newest, best = checkpoint_retention.newest_and_best(uploads)
     if offer.gang_of is not None:
-        return _for_node(wanted, uploads, newest)
+        return _for_node(requested, uploads, newest)
     # For a task resumed from another one, the requested step applies to the first attempt only.
-    exact = wanted is not None and wanted.step is not None and (wanted.from_task_id is None or offer.number == 1)
-    if wanted is not None and exact:
-        chosen = next((upload for upload in uploads if upload.name == f"checkpoint-{wanted.step}"), None)
-        return ResumeFrom(step=wanted.step, exact=True, checkpoint=_ref(chosen), from_task=wanted.from_task_id)
+    exact = (
+        requested is not None and requested.step is not None and (requested.from_task_id is None or offer.number == 1)
+    )
+    if requested is not None and exact:
+        chosen = next((upload for upload in uploads if upload.name == f"checkpoint-{requested.step}"), None)
+        return ResumeFrom(step=requested.step, exact=True, checkpoint=_ref(chosen), from_task=requested.from_task_id)
     if newest is not None:
-        source = wanted.from_task_id if wanted is not None else None
+        source = requested.from_task_id if requested is not None else None
         return ResumeFrom(
             step=checkpoint_retention.step_of(newest), checkpoint=_ref(newest), best=_ref(best), from_task=source
         )
-    return None if wanted is None else ResumeFrom(step=wanted.step, from_task=wanted.from_task_id)
+    return None if requested is None else ResumeFrom(step=requested.step, from_task=requested.from_task_id)
 
 
 def _for_node(
-    wanted: ResumeRow | None, uploads: Sequence[ArtifactRow], newest: ArtifactRow | None
+    requested: ResumeRow | None, uploads: Sequence[ArtifactRow], newest: ArtifactRow | None
 ) -> ResumeFrom | None:
     """Return the resume point of a gang's node: all use the same upload, even if one has a newer local checkpoint."""
-    named = None if wanted is None or wanted.step is None else f"checkpoint-{wanted.step}"
+    named = None if requested is None or requested.step is None else f"checkpoint-{requested.step}"
     chosen = next((upload for upload in uploads if upload.name == named), newest)
     if chosen is None:
         return None
@@ -109,7 +111,7 @@ def requeue_resumed(connection: Connection, row: TaskRow, now: float) -> None:
 
 
 def choose(
-    connection: Connection, row: TaskRow, known: Sequence[CheckpointInfo], from_step: FromStep
+    connection: Connection, row: TaskRow, checkpoints: Sequence[CheckpointInfo], from_step: FromStep
 ) -> CheckpointInfo:
     """Return the checkpoint to resume from.
 
@@ -118,15 +120,15 @@ def choose(
     """
     if cluster_state.needs(connection, [row.requirement_key])[row.requirement_key].nodes_max > 1:
         # The nodes do not share a disk: all resume from an upload.
-        known = [each for each in known if each.artifact is not None]
-    steps = ", ".join(str(each.step) for each in known) or "none"
+        checkpoints = [each for each in checkpoints if each.artifact is not None]
+    steps = ", ".join(str(each.step) for each in checkpoints) or "none"
     hint = f"Checkpoints: {steps}. `tunefleet retry {row.id}` starts from the beginning."
     if from_step is None:
-        wanted = [each for each in known if each.resumable] or list(known)
+        wanted = [each for each in checkpoints if each.resumable] or list(checkpoints)
     elif from_step == "best":
-        wanted = [each for each in known if each.best]
+        wanted = [each for each in checkpoints if each.best]
     else:
-        wanted = [each for each in known if each.step == from_step]
+        wanted = [each for each in checkpoints if each.step == from_step]
     if not wanted:
         what = "checkpoint" if from_step is None else f"checkpoint {from_step}"
         raise ConflictError(f"The task {row.id} has no {what} to resume from.", hint=hint)
@@ -200,7 +202,7 @@ def _ref(upload: ArtifactRow | None) -> InputRef | None:
 def ask_to_resume(connection: Connection, row: TaskRow, fleet: FleetSnapshot) -> bool:
     """Request the agent of a paused job to resume it; False if it is not an agent's job."""
     if row.worker_id is not None and row.worker_id.startswith(EXTERNAL):
-        agents.refuse_deaf(connection, row)
+        agents.refuse_unreachable(connection, row)
     agent = worker_rows.get(connection, row.worker_id) if row.worker_id is not None else None
     if agent is None or agent.session != AGENT_SESSION or agent.id not in fleet.limits:
         return False

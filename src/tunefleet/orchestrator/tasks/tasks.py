@@ -29,8 +29,8 @@ async def get(core: ServerContext, actor: Actor, task_id: str) -> TaskDetail:
         NotFoundError: If none has it.
     """
     may_read(actor)
-    here = cluster_state.fleet_snapshot(core)
-    return await core.read(lambda connection: _detail(connection, find(connection, actor, task_id), here))
+    snapshot = cluster_state.fleet_snapshot(core)
+    return await core.read(lambda connection: _detail(connection, find(connection, actor, task_id), snapshot))
 
 
 async def list_(  # noqa: PLR0913 - the filters of one list
@@ -57,7 +57,7 @@ async def cancel(core: ServerContext, actor: Actor, task_id: str) -> TaskDetail:
         ConflictError: If it has ended in another way.
         ForbiddenError: If it belongs to another owner.
     """
-    here = cluster_state.fleet_snapshot(core)
+    snapshot = cluster_state.fleet_snapshot(core)
 
     def operation(connection: Connection) -> TaskDetail:
         row = find(connection, actor, task_id)
@@ -66,8 +66,8 @@ async def cancel(core: ServerContext, actor: Actor, task_id: str) -> TaskDetail:
             if row.status != TaskStatus.CANCELLED:
                 raise ConflictError(f"The task {row.id} is already {row.status}.")
         else:
-            cancellation.cancel(connection, [row], here)
-        return _detail(connection, find(connection, actor, row.id), here)
+            cancellation.cancel(connection, [row], snapshot)
+        return _detail(connection, find(connection, actor, row.id), snapshot)
 
     return await core.write(operation)
 
@@ -121,14 +121,14 @@ def find(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
     return found
 
 
-def _detail(connection: Connection, row: TaskRow, here: FleetSnapshot) -> TaskDetail:
+def _detail(connection: Connection, row: TaskRow, snapshot: FleetSnapshot) -> TaskDetail:
     tries = attempts.of_task(connection, row)
     return task_detail(
         row,
         tasks.document(connection, row),
         tries,
         gangs=attempts.of_gangs(connection, [each.id for each in tries if each.gang_of is not None]),
-        why=cluster_state.reasons(connection, here, [row]).get(row.id),
+        why=cluster_state.reasons(connection, snapshot, [row]).get(row.id),
         launches=journal.launches_of(connection, row.id),
         related=relations.of(connection, [row]),
     )

@@ -12,6 +12,16 @@ from tunefleet.lifecycle.task import OUTCOMES, RetryBudget, TaskReason, TaskStat
 # Maximum number of lost workers per task: a task that crashes its machine must end too.
 MAX_LOST: Final = 5
 MAX_BACKOFF_S: Final = 3600.0
+# Reasons that only the server may set.
+_SERVER_ONLY: Final = frozenset(
+    {
+        TaskReason.UPSTREAM_FAILED,
+        TaskReason.UPSTREAM_CANCELLED,
+        TaskReason.SIBLING_FAILED,
+        TaskReason.WORKER_LOST,
+        TaskReason.NO_NODES,
+    }
+)
 
 
 def finalize(
@@ -70,15 +80,3 @@ def reason_of(outcome: str, reason: str) -> TaskReason:
     except ValueError:
         return default
     return reported if OUTCOMES[reported].status is TaskStatus(outcome) and reported not in _SERVER_ONLY else default
-
-
-# Reasons that only the server may set.
-_SERVER_ONLY: Final = frozenset(
-    {
-        TaskReason.UPSTREAM_FAILED,
-        TaskReason.UPSTREAM_CANCELLED,
-        TaskReason.SIBLING_FAILED,
-        TaskReason.WORKER_LOST,
-        TaskReason.NO_NODES,
-    }
-)

@@ -154,19 +154,19 @@ def command_view(row: CommandRow) -> CommandView:
     )
 
 
-def checkpoint_view(known: CheckpointInfo) -> CheckpointView:
+def checkpoint_view(checkpoint: CheckpointInfo) -> CheckpointView:
     """Return the view of a checkpoint."""
-    record = known.record
+    record = checkpoint.record
     return CheckpointView(
-        step=known.step,
+        step=checkpoint.step,
         name=str(record["name"]),
         digest=str(record.get("digest", "")),
         size_bytes=int(record.get("size_bytes", 0)),
         stall_s=float(record.get("stall_s", 0.0)),
-        best=known.best,
-        eval_loss=known.eval_loss,
-        artifact=known.artifact.name if known.artifact else None,
-        resumable=known.resumable,
+        best=checkpoint.best,
+        eval_loss=checkpoint.eval_loss,
+        artifact=checkpoint.artifact.name if checkpoint.artifact else None,
+        resumable=checkpoint.resumable,
         at=to_datetime(float(record["at"])),
     )
 

@@ -34,6 +34,8 @@ _MAX_NUMBERS: Final = 8_000_000
 KEPT_S: Final = 900.0
 
 Integers = NDArray[np.int64]
+# Points are chosen by the shape of this many curves; the others are shown at the same steps.
+_DENSE_NAMES: Final = 3
 
 
 @dataclass(slots=True)
@@ -241,9 +243,6 @@ def _number(value: object) -> float:
         return math.inf
     return math.inf if math.isnan(number) else number
 
-
-# Points are chosen by the shape of this many curves; the others are shown at the same steps.
-_DENSE_NAMES: Final = 3
 
 # One value for each point in step order: NaN if it is missing, infinity if it is not a number.
 Column = NDArray[np.float64]

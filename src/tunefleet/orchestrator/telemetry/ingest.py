@@ -174,8 +174,8 @@ def _values(parsed: _Parsed, given: Any) -> dict[str, Any]:
     return dict(islice(fit, journal_limits.VALUES))
 
 
-def _fits(said: object) -> bool:
-    return not isinstance(said, str) or len(said) <= journal_limits.NAME_CHARACTERS
+def _fits(value: object) -> bool:
+    return not isinstance(value, str) or len(value) <= journal_limits.NAME_CHARACTERS
 
 
 def _curve(series: str, values: dict[str, Any]) -> int:

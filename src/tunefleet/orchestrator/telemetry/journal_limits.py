@@ -91,12 +91,12 @@ class JournalUsage:
 
     def store(self, connection: Connection, keep: int, now: float) -> None:
         """Store the usage, and append an event for each kind of loss that was not reported before."""
-        told = orjson.loads(self.row.told)
-        fresh = sorted(self.dropped.difference(told))
+        reported = orjson.loads(self.row.told)
+        fresh = sorted(self.dropped.difference(reported))
         series = self.row.series
         if len(self.series) != len(orjson.loads(series)):
             series = orjson.dumps(sorted(self.series)).decode()
-        self.row = self.row._replace(series=series, told=orjson.dumps(told + fresh).decode())
+        self.row = self.row._replace(series=series, told=orjson.dumps(reported + fresh).decode())
         journal_totals.put(connection, self.row, new=self.new)
         self.new = False
         if fresh:
@@ -110,8 +110,8 @@ def point_characters(keep: int) -> int:
 
 def _append_events(connection: Connection, task_id: str, names: Sequence[str], keep: int, now: float) -> None:
     row = tasks.by_ids(connection, [task_id])[task_id]
-    said = [{"name": name, "message": _message(name, keep), "level": "warning"} for name in names]
-    events.append(connection, [events.of_task(row, "task.message", now, data) for data in said])
+    messages = [{"name": name, "message": _message(name, keep), "level": "warning"} for name in names]
+    events.append(connection, [events.of_task(row, "task.message", now, data) for data in messages])
 
 
 def _message(name: str, keep: int) -> str:

@@ -32,17 +32,17 @@ class _Retention:
 async def flush(core: ServerContext) -> None:
     """Store the loads reported since the last call, and delete expired ones once an hour."""
     now = core.clock.wall()
-    told, core.state(Fleet).told = core.state(Fleet).told, {}
+    load_reports, core.state(Fleet).load_reports = core.state(Fleet).load_reports, {}
     forget = now - core.state(_Retention).forgot_at >= FORGET_EVERY_S
-    if not told and not forget:
+    if not load_reports and not forget:
         return
     if forget:
         core.state(_Retention).forgot_at = now
-    rows = [(worker_id, at, load.model_dump_json(exclude_none=True)) for worker_id, (at, load) in told.items()]
+    rows = [(worker_id, at, load.model_dump_json(exclude_none=True)) for worker_id, (at, load) in load_reports.items()]
 
     def operation(connection: Connection) -> None:
         worker_rows.add(connection, rows)
-        gpu_usage.note_power(connection, told)
+        gpu_usage.note_power(connection, load_reports)
         if forget:
             worker_rows.forget_before(connection, now - KEPT_S)
 

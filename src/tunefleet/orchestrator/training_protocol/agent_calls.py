@@ -43,7 +43,7 @@ class _AgentUpdate:
     job: PolledJob | None
     commands: tuple[AgentCommand, ...]
     drop: tuple[str, ...]
-    mine: dict[str, str]
+    open_attempts: dict[str, str]
     """The agent's accepted attempts → their tasks."""
 
     @property
@@ -65,13 +65,15 @@ class _PollingAgent:
     heard: frozenset[str]
 
 
-def _polling_agent(core: ServerContext, who: Introduction, owner: str | None, *, wants: bool) -> _PollingAgent:
-    known = core.state(Fleet).agents[who.agent_id]
-    return _PollingAgent(who.agent_id, owner, wants, known.leased, frozenset(known.holding), frozenset(known.heard))
+def _polling_agent(core: ServerContext, introduction: Introduction, owner: str | None, *, wants: bool) -> _PollingAgent:
+    known = core.state(Fleet).agents[introduction.agent_id]
+    return _PollingAgent(
+        introduction.agent_id, owner, wants, known.leased, frozenset(known.holding), frozenset(known.heard)
+    )
 
 
 async def poll(
-    core: ServerContext, actor: Actor, who: Introduction, *, wait_s: float = 0.0, want: int = 1
+    core: ServerContext, actor: Actor, introduction: Introduction, *, wait_s: float = 0.0, want: int = 1
 ) -> PollReply:
     """Return a job that an agent may claim, and commands for its jobs; a long poll.
 
@@ -82,9 +84,9 @@ async def poll(
         InputError: If the agent id is not valid.
         ForbiddenError: If it belongs to another user.
     """
-    presence = await agents.present(core, actor, who)
+    presence = await agents.present(core, actor, introduction)
     presence.polls += 1
-    number, topic = presence.polls, exchange_transaction.topic(who.agent_id)
+    number, topic = presence.polls, exchange_transaction.topic(introduction.agent_id)
     if number > 1:
         # Ends an older poll of the same agent that is still held: it may have lost its connection.
         core.signals.notify(topic)
@@ -93,20 +95,20 @@ async def poll(
     topics = (topic, "placement") if want > 0 else (topic,)
     while True:
         seen = {each: core.signals.version(each) for each in topics}
-        asker = _polling_agent(core, who, agents.served_owner(actor), wants=want > 0)
+        asker = _polling_agent(core, introduction, agents.served_owner(actor), wants=want > 0)
         news = await core.read(partial(_load_update, asker=asker, secret=core.secret, now=core.clock.wall()))
         now = core.clock.monotonic()
         left_s = held_s - (now - began)
         # Entries that were just sent and are not acted on yet do not end a held call: the agent would poll in a busy
         # loop.
-        if left_s <= 0 or presence.worth_saying(news.keys, now) or core.signals.closed:
+        if left_s <= 0 or presence.has_unsent(news.keys, now) or core.signals.closed:
             break
         await core.signals.wait_any(seen, left_s)
         # A newer poll of the same agent has replaced this one.
-        if presence.polls != number or core.state(Fleet).presences.get(who.agent_id) is not presence:
+        if presence.polls != number or core.state(Fleet).presences.get(introduction.agent_id) is not presence:
             return PollReply(wait_s=held_s)
-    presence.note(news.keys, core.clock.monotonic())
-    core.state(Fleet).renew(who.agent_id, presence, core.clock.wall())
+    presence.record_sent(news.keys, core.clock.monotonic())
+    core.state(Fleet).renew(introduction.agent_id, presence, core.clock.wall())
     return PollReply(
         job=news.job,
         poll_interval_seconds=POLL_INTERVAL_S,
@@ -122,26 +124,26 @@ def _load_update(connection: Connection, *, asker: _PollingAgent, secret: bytes,
     task = None
     if row is not None and asker.wants:
         task = offers.first(connection, row, owner=asker.owner, leased=asker.leased, now=now)
-    mine = attempts.open_of(connection, asker.agent_id)
-    commands = _commands(connection, asker.agent_id, mine, secret)
+    open_attempts = attempts.open_of(connection, asker.agent_id)
+    commands = _commands(connection, asker.agent_id, open_attempts, secret)
     return _AgentUpdate(
         job=offers.polled(connection, task) if task is not None else None,
         commands=tuple(each for each in commands if each.command_id not in asker.heard),
         drop=_drop(connection, asker.agent_id, asker.holding),
-        mine={row.id: row.task_id for row in mine.values() if row.state == "accepted"},
+        open_attempts={row.id: row.task_id for row in open_attempts.values() if row.state == "accepted"},
     )
 
 
 def _commands(
-    connection: Connection, agent_id: str, mine: Mapping[str, AttemptRow], secret: bytes
+    connection: Connection, agent_id: str, open_attempts: Mapping[str, AttemptRow], secret: bytes
 ) -> Iterable[AgentCommand]:
-    jobs = {attempt_token(secret, row.id): row.task_id for row in mine.values()}
-    for command in task_commands.sendable(connection, agent_id, mine, secret):
+    jobs = {attempt_token(secret, row.id): row.task_id for row in open_attempts.values()}
+    for command in task_commands.sendable(connection, agent_id, open_attempts, secret):
         yield AgentCommand(
             command_id=command.command_id, command=command.command, job_id=jobs.get(command.token), data=command.data
         )
     for attempt_id, action, generation in attempts.desired(connection, agent_id):
-        attempt = mine[attempt_id]
+        attempt = open_attempts[attempt_id]
         if action in {"pause", "cancel"}:
             id_ = _desired_state_id(action, attempt.task_id, attempt.number, generation)
             yield AgentCommand(command_id=id_, command=action, job_id=attempt.task_id)
@@ -165,36 +167,40 @@ def _drop(connection: Connection, agent_id: str, holding: Iterable[str]) -> tupl
 
 
 def _gone(connection: Connection, agent_id: str, row: TaskRow) -> bool:
-    mine = [attempt for attempt in attempts.of_task(connection, row) if attempt.worker_id == agent_id]
-    if not mine:
+    open_attempts = [attempt for attempt in attempts.of_task(connection, row) if attempt.worker_id == agent_id]
+    if not open_attempts:
         # It may report for a registered job, which has no lease.
         return not (row.worker_id or "").startswith(EXTERNAL)
-    last = mine[-1]
+    last = open_attempts[-1]
     if last.state == "void":
         return True
     left = last.state == "finished" and last.reason == TaskReason.PAUSED.value
     return left and not (row.status == TaskStatus.PAUSED and row.attempt_id == last.id)
 
 
-async def heartbeat(core: ServerContext, actor: Actor, who: Introduction, beat: Heartbeat) -> HeartbeatReply:
+async def heartbeat(core: ServerContext, actor: Actor, introduction: Introduction, beat: Heartbeat) -> HeartbeatReply:
     """Renew the leases of an agent's jobs, store its outcomes, and return commands for its jobs.
 
     Raises:
         InputError: If the agent id is not valid.
         ForbiddenError: If it belongs to another user.
     """
-    presence = await agents.present(core, actor, who, beat.capabilities, leased=True)
-    known = core.state(Fleet).agents[who.agent_id]
+    presence = await agents.present(core, actor, introduction, beat.capabilities, leased=True)
+    known = core.state(Fleet).agents[introduction.agent_id]
     known.holding, known.load = set(beat.holding), beat.load
     resumes = {each.command_id for each in beat.outcomes if each.command_id.startswith("resume-")}
     # Bounded: an agent that never restarts would collect command ids without end.
     known.heard = (known.heard if len(known.heard) < _MAX_HEARD else set()) | resumes
     if beat.outcomes:
-        await core.write(partial(_take_outcomes, agent_id=who.agent_id, outcomes=beat.outcomes, now=core.clock.wall()))
-    asker = _polling_agent(core, who, None, wants=False)
+        await core.write(
+            partial(_take_outcomes, agent_id=introduction.agent_id, outcomes=beat.outcomes, now=core.clock.wall())
+        )
+    asker = _polling_agent(core, introduction, None, wants=False)
     news = await core.read(partial(_load_update, asker=asker, secret=core.secret, now=core.clock.wall()))
-    await _lose_unheld(core, who.agent_id, news.mine)
-    presence.note(news.keys | {key for key in presence.said if key.startswith("job:")}, core.clock.monotonic())
+    await _lose_unheld(core, introduction.agent_id, news.open_attempts)
+    presence.record_sent(
+        news.keys | {key for key in presence.sent_at if key.startswith("job:")}, core.clock.monotonic()
+    )
     return HeartbeatReply(
         lease_s=core.settings.lost_after_s,
         commands=news.commands,
@@ -203,12 +209,12 @@ async def heartbeat(core: ServerContext, actor: Actor, who: Introduction, beat: 
     )
 
 
-async def _lose_unheld(core: ServerContext, agent_id: str, mine: Mapping[str, str]) -> None:
+async def _lose_unheld(core: ServerContext, agent_id: str, open_attempts: Mapping[str, str]) -> None:
     """Give up attempts that an agent has not reported for a while: the response to its claim was lost."""
     known, now = core.state(Fleet).agents[agent_id], core.clock.monotonic()
     known.missed = {
         attempt_id: known.missed.get(attempt_id, now)
-        for attempt_id, task_id in mine.items()
+        for attempt_id, task_id in open_attempts.items()
         if task_id not in known.holding
     }
     # Not immediately: a heartbeat that was sent before the claim's response does not include the job yet.
@@ -218,30 +224,35 @@ async def _lose_unheld(core: ServerContext, agent_id: str, mine: Mapping[str, st
 
 
 def _lose(connection: Connection, *, agent_id: str, attempt_ids: Sequence[str], now: float) -> None:
-    mine = attempts.open_of(connection, agent_id)
-    gone = [mine[id_] for id_ in attempt_ids if id_ in mine and mine[id_].state == "accepted"]
+    open_attempts = attempts.open_of(connection, agent_id)
+    gone = [
+        open_attempts[id_] for id_ in attempt_ids if id_ in open_attempts and open_attempts[id_].state == "accepted"
+    ]
     unreported_ends.end(
         connection, [(row, TaskReason.WORKER_LOST, "The agent does not have the task.") for row in gone], now
     )
 
 
 def _take_outcomes(connection: Connection, *, agent_id: str, outcomes: tuple[AgentOutcome, ...], now: float) -> None:
-    mine = attempts.open_of(connection, agent_id)
+    open_attempts = attempts.open_of(connection, agent_id)
     rows = attempts.tasks_of(connection, agent_id)
-    _reach(connection, agent_id, {outcome.command_id for outcome in outcomes}, mine)
+    _reach(connection, agent_id, {outcome.command_id for outcome in outcomes}, open_attempts)
     _refused_resumes(connection, agent_id, outcomes, now)
-    task_commands.take_outcomes(connection, [_outcome(each) for each in outcomes], agent_id, mine, rows, now)
+    task_commands.take_outcomes(connection, [_outcome(each) for each in outcomes], agent_id, open_attempts, rows, now)
     wake(connection, exchange_transaction.topic(agent_id))
 
 
-def _reach(connection: Connection, agent_id: str, acknowledged: set[str], mine: dict[str, AttemptRow]) -> None:
+def _reach(connection: Connection, agent_id: str, acknowledged: set[str], open_attempts: dict[str, AttemptRow]) -> None:
     """Record which desired states an agent has acknowledged; a resume is reached when the job runs."""
     tasks.set_reached(
         connection,
         [
-            (mine[attempt_id].task_id, generation)
+            (open_attempts[attempt_id].task_id, generation)
             for attempt_id, action, generation in attempts.desired(connection, agent_id)
-            if _desired_state_id(action, mine[attempt_id].task_id, mine[attempt_id].number, generation) in acknowledged
+            if _desired_state_id(
+                action, open_attempts[attempt_id].task_id, open_attempts[attempt_id].number, generation
+            )
+            in acknowledged
         ],
     )
 

@@ -48,7 +48,7 @@ class InvalidStatus(ConflictError):
     protocol_code: ClassVar[str] = "INVALID_STATUS"
 
 
-async def claim(core: ServerContext, actor: Actor, who: Introduction, job_id: str) -> ClaimReply:
+async def claim(core: ServerContext, actor: Actor, introduction: Introduction, job_id: str) -> ClaimReply:
     """Claim a job; a repeated claim of the agent that has it returns the same token.
 
     Raises:
@@ -56,10 +56,17 @@ async def claim(core: ServerContext, actor: Actor, who: Introduction, job_id: st
         AlreadyClaimed: If another agent or worker has it.
         InvalidStatus: If it is not queued, or this agent cannot run it.
     """
-    await agents.present(core, actor, who)
-    known = core.state(Fleet).agents[who.agent_id]
+    await agents.present(core, actor, introduction)
+    known = core.state(Fleet).agents[introduction.agent_id]
     attempt_id, job = await core.write(
-        partial(_claim, actor=actor, agent_id=who.agent_id, job_id=job_id, leased=known.leased, now=core.clock.wall())
+        partial(
+            _claim,
+            actor=actor,
+            agent_id=introduction.agent_id,
+            job_id=job_id,
+            leased=known.leased,
+            now=core.clock.wall(),
+        )
     )
     known.holding.add(job.id)
     return ClaimReply(job_token=attempt_token(core.secret, attempt_id), job=job)

@@ -26,18 +26,18 @@ class Held:
         return self.task.attempt_id == self.attempt.id
 
 
-def of_attempt(connection: Connection, who: AttemptActor) -> Held:
+def of_attempt(connection: Connection, actor: AttemptActor) -> Held:
     """Load and lock the attempt of a token."""
-    task = tasks.by_ids(connection, [who.task_id], lock=True).get(who.task_id)
-    attempt = attempts.by_ids(connection, [who.attempt_id]).get(who.attempt_id)
+    task = tasks.by_ids(connection, [actor.task_id], lock=True).get(actor.task_id)
+    attempt = attempts.by_ids(connection, [actor.attempt_id]).get(actor.attempt_id)
     if task is None or attempt is None or attempt.state == "void":
-        raise ConflictError(f"This token no longer owns the job {who.task_id}.", hint="Stop the job.")
+        raise ConflictError(f"This token no longer owns the job {actor.task_id}.", hint="Stop the job.")
     return Held(attempt, task)
 
 
-def of_reporter(connection: Connection, who: AttemptActor, now: float) -> Held:
+def of_reporter(connection: Connection, actor: AttemptActor, now: float) -> Held:
     """Load and lock the attempt of a token, and mark it as running, which a report implies."""
-    held = of_attempt(connection, who)
+    held = of_attempt(connection, actor)
     start(connection, held, now)
     return held
 

@@ -269,11 +269,13 @@ def _other_data(spec: Mapping[str, Any], path: str) -> dict[str, Any]:
     return {**changes, NAMED_POINTER: path}
 
 
-def _renamed(wanted: Submission, name: str) -> Submission:
-    flow = wanted.workflow
+def _renamed(submission: Submission, name: str) -> Submission:
+    flow = submission.workflow
     old = flow.tasks[0].name
-    inputs = {name if each == old else each: refs for each, refs in wanted.inputs.items()}
-    return replace(wanted, workflow=replace(flow, name=name, tasks=(replace(flow.tasks[0], name=name),)), inputs=inputs)
+    inputs = {name if each == old else each: refs for each, refs in submission.inputs.items()}
+    return replace(
+        submission, workflow=replace(flow, name=name, tasks=(replace(flow.tasks[0], name=name),)), inputs=inputs
+    )
 
 
 async def _row(core: ServerContext, actor: Actor, task_id: str) -> TaskRow:

@@ -20,7 +20,7 @@ from tunefleet.schemas.training_protocol.reports import LogLines, LogPage, LogsS
 _PIECE_BYTES: Final = 1 << 20
 
 
-async def report(core: ServerContext, who: AttemptActor, body: LogLines) -> LogsStored:
+async def report(core: ServerContext, actor: AttemptActor, body: LogLines) -> LogsStored:
     """Store lines of a job's log; lines that are stored already, by number, are skipped.
 
     Lines of an ended job are accepted too: some agents send them only then.
@@ -29,14 +29,14 @@ async def report(core: ServerContext, who: AttemptActor, body: LogLines) -> Logs
         OffsetConflict: If earlier lines are missing; it contains the number to continue from.
         ConflictError: If the job is no longer held with this token.
     """
-    await agents.touch(core, who)
+    await agents.touch(core, actor)
     limit = core.settings.task_log_bytes
-    return await core.write(partial(_store, who=who, body=body, now=core.clock.wall(), limit_bytes=limit))
+    return await core.write(partial(_store, actor=actor, body=body, now=core.clock.wall(), limit_bytes=limit))
 
 
-def _store(connection: Connection, *, who: AttemptActor, body: LogLines, now: float, limit_bytes: int) -> LogsStored:
-    holding.of_reporter(connection, who, now)
-    count = training_protocol.lines(connection, who.attempt_id)
+def _store(connection: Connection, *, actor: AttemptActor, body: LogLines, now: float, limit_bytes: int) -> LogsStored:
+    holding.of_reporter(connection, actor, now)
+    count = training_protocol.lines(connection, actor.attempt_id)
     offset = count if body.offset is None else body.offset
     if offset > count:
         raise OffsetConflict(f"The log continues at line {count}, not at {offset}.", cursor=count)
@@ -46,10 +46,12 @@ def _store(connection: Connection, *, who: AttemptActor, body: LogLines, now: fl
         text = "".join(f"{line.rstrip().replace(chr(10), ' ')}\n" for line in new)
         # Jobs print environment variables and URLs, which may contain credentials.
         data = scrub_bytes(text.encode(errors="replace"))
-        stream = logs.stream(connection, who.attempt_id) or log_service.open_stream(connection, who)
+        stream = logs.stream(connection, actor.attempt_id) or log_service.open_stream(connection, actor)
         log_service.extend(connection, stream, data, limit_bytes)
-        training_protocol.set_lines(connection, attempt_id=who.attempt_id, task_id=who.task_id, count=count + len(new))
-        wake(connection, log_service.topic(who.task_id))
+        training_protocol.set_lines(
+            connection, attempt_id=actor.attempt_id, task_id=actor.task_id, count=count + len(new)
+        )
+        wake(connection, log_service.topic(actor.task_id))
     return LogsStored(logs_appended=len(new), total_logs=count + len(new))
 
 

@@ -25,7 +25,7 @@ from tunefleet.schemas.training_protocol.reports import Done, MetricPage, Metric
 MAX_READ: Final = 100_000
 
 
-async def report(core: ServerContext, who: AttemptActor, reported: Sequence[ReportedPoint]) -> Done:
+async def report(core: ServerContext, actor: AttemptActor, reported: Sequence[ReportedPoint]) -> Done:
     """Store metric points of a job; the first one marks it as running.
 
     A point that is already stored with the same values is skipped; one with other values replaces it.
@@ -33,16 +33,16 @@ async def report(core: ServerContext, who: AttemptActor, reported: Sequence[Repo
     Raises:
         ConflictError: If the job is no longer held with this token.
     """
-    await agents.touch(core, who)
+    await agents.touch(core, actor)
     keep = core.settings.series_points
-    await core.write(partial(_store, who=who, reported=reported, now=core.clock.wall(), keep=keep))
+    await core.write(partial(_store, actor=actor, reported=reported, now=core.clock.wall(), keep=keep))
     return Done(count=len(reported))
 
 
 def _store(
-    connection: Connection, *, who: AttemptActor, reported: Sequence[ReportedPoint], now: float, keep: int
+    connection: Connection, *, actor: AttemptActor, reported: Sequence[ReportedPoint], now: float, keep: int
 ) -> None:
-    held = holding.of_reporter(connection, who, now)
+    held = holding.of_reporter(connection, actor, now)
     launch = holding.launch_of(connection, held, now)
     new = _new(connection, launch, reported)
     rows = [
@@ -130,11 +130,11 @@ async def _read(core: ServerContext, actor: Actor, task_id: str) -> tuple[str, l
     return await core.read(operation)
 
 
-def merged(task_id: str, found: Sequence[PointRow]) -> list[MetricRow]:
+def merged(task_id: str, points: Sequence[PointRow]) -> list[MetricRow]:
     """Merge points into one per step; for each name the newest value counts."""
     values: dict[int, dict[str, Any]] = {}
     last: dict[int, PointRow] = {}
-    for point in found:
+    for point in points:
         values.setdefault(point.step, {}).update(orjson.loads(point.values_json))
         last[point.step] = point
     return [translate.row_of(task_id, last[step], found_values) for step, found_values in values.items()]

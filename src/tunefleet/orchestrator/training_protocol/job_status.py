@@ -41,20 +41,20 @@ _REASONS: Final = {
 }
 
 
-async def report(core: ServerContext, who: AttemptActor, patch: StatusPatch) -> StatusStored:
+async def report(core: ServerContext, actor: AttemptActor, patch: StatusPatch) -> StatusStored:
     """Store the status that a job reports; idempotent.
 
     Raises:
         ConflictError: If the lifecycle does not allow the change; the message names both statuses.
     """
-    await agents.touch(core, who)
+    await agents.touch(core, actor)
     now = core.clock.wall()
-    status = await core.write(partial(_store, who=who, patch=patch, core=core, now=now))
+    status = await core.write(partial(_store, actor=actor, patch=patch, core=core, now=now))
     return StatusStored(status=state_of(status), updated_at=to_datetime(now))
 
 
-def _store(connection: Connection, *, who: AttemptActor, patch: StatusPatch, core: ServerContext, now: float) -> str:
-    return apply(connection, holding.of_attempt(connection, who), patch, core=core, now=now)
+def _store(connection: Connection, *, actor: AttemptActor, patch: StatusPatch, core: ServerContext, now: float) -> str:
+    return apply(connection, holding.of_attempt(connection, actor), patch, core=core, now=now)
 
 
 def apply(connection: Connection, held: Held, patch: StatusPatch, *, core: ServerContext, now: float) -> str:
@@ -62,16 +62,16 @@ def apply(connection: Connection, held: Held, patch: StatusPatch, *, core: Serve
 
     A failure that the task's policy retries puts it back into the queue.
     """
-    wanted = patch.status
-    if wanted not in REPORTABLE:
-        raise InputError(f"{wanted!r} is not a job status.", hint=f"Use one of {', '.join(REPORTABLE)}.")
-    if _is_repetition(held, wanted):
+    status = patch.status
+    if status not in REPORTABLE:
+        raise InputError(f"{status!r} is not a job status.", hint=f"Use one of {', '.join(REPORTABLE)}.")
+    if _is_repetition(held, status):
         return held.task.status
     if not held.current:
         raise ConflictError(
-            f"The job {held.task.id} is {held.task.status} and no longer this attempt's; it cannot become {wanted}."
+            f"The job {held.task.id} is {held.task.status} and no longer this attempt's; it cannot become {status}."
         )
-    if wanted == "running":
+    if status == "running":
         _run(connection, held, now)
     else:
         holding.start(connection, held, now)
@@ -80,12 +80,12 @@ def apply(connection: Connection, held: Held, patch: StatusPatch, *, core: Serve
     return held.task.status
 
 
-def _is_repetition(held: Held, wanted: str) -> bool:
-    if held.current and held.task.status == wanted:
+def _is_repetition(held: Held, status: str) -> bool:
+    if held.current and held.task.status == status:
         return True
     if held.attempt.state != "finished" or held.attempt.reason is None:
         return False
-    return not held.current and OUTCOMES[TaskReason(held.attempt.reason)].status == wanted
+    return not held.current and OUTCOMES[TaskReason(held.attempt.reason)].status == status
 
 
 def _run(connection: Connection, held: Held, now: float) -> None:
@@ -141,8 +141,8 @@ def _carried_out(connection: Connection, held: Held, patch: StatusPatch) -> list
     ]
 
 
-def _refusal(held: Held, wanted: str) -> ConflictError:
-    return ConflictError(f"The job {held.task.id} is {held.task.status}; it cannot become {wanted}.")
+def _refusal(held: Held, status: str) -> ConflictError:
+    return ConflictError(f"The job {held.task.id} is {held.task.status}; it cannot become {status}.")
 
 
 def _result(connection: Connection, held: Held) -> dict[str, Any]:

@@ -34,6 +34,9 @@ _SHOWN: Final = (
     "loss", "eval_loss", "learning_rate", "grad_norm", "gpu_memory_allocated_gb", "gpu_memory_reserved_gb",
     "gpu_utilization_percent", "samples_per_second", "tokens_per_second",
 )  # fmt: skip
+# Number of losses in the trend.
+TREND_POINTS: Final = 10
+_TREND_SHARE: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +177,6 @@ def _warning(task: TaskRow, updated_at: float | None, now: float) -> str | None:
     return f"No reports for {silent_s:.0f} s." if silent_s > WARN_AFTER_S else None
 
 
-# Number of losses in the trend.
-TREND_POINTS: Final = 10
-_TREND_SHARE: Final = 0.05
 Trend = Literal["improving", "stable", "degrading"]
 
 

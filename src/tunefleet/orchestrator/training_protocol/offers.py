@@ -102,5 +102,5 @@ def polled(connection: Connection, row: TaskRow, *, attempt: int | None = None) 
 def _state(connection: Connection, agent: WorkerRow, now: float) -> WorkerState:
     # A polling agent is present by definition; only its slots limit how many jobs it gets.
     slots = worker_state.capabilities(agent.capabilities).slots
-    here = FleetSnapshot(now, {agent.id: {str(name): count for name, count in slots.items()}})
-    return cluster_state.state_of(connection, here, agent)
+    snapshot = FleetSnapshot(now, {agent.id: {str(name): count for name, count in slots.items()}})
+    return cluster_state.state_of(connection, snapshot, agent)

@@ -41,17 +41,17 @@ PIECE: Final = 200
 Mark = tuple[int, int]
 
 
-async def report(core: ServerContext, who: AttemptActor, reported: Sequence[PredictionItem]) -> Done:
+async def report(core: ServerContext, actor: AttemptActor, reported: Sequence[PredictionItem]) -> Done:
     """Store predictions of a job; those that are stored already are skipped.
 
     Raises:
         ConflictError: If the job is no longer held with this token.
     """
-    await agents.touch(core, who)
+    await agents.touch(core, actor)
     # In a thread: texts may be long, and the writer thread is shared.
     given = await asyncio.to_thread(_given, reported)
     keep = core.settings.series_points
-    await core.write(partial(_store, who=who, given=given, now=core.clock.wall(), keep=keep))
+    await core.write(partial(_store, actor=actor, given=given, now=core.clock.wall(), keep=keep))
     return Done(count=len(reported))
 
 
@@ -68,9 +68,9 @@ def _given(reported: Sequence[PredictionItem]) -> dict[str, dict[str, Any]]:
 
 
 def _store(
-    connection: Connection, *, who: AttemptActor, given: Mapping[str, dict[str, Any]], now: float, keep: int
+    connection: Connection, *, actor: AttemptActor, given: Mapping[str, dict[str, Any]], now: float, keep: int
 ) -> None:
-    held = holding.of_reporter(connection, who, now)
+    held = holding.of_reporter(connection, actor, now)
     launch = holding.launch_of(connection, held, now)
     known = training_protocol.reported_predictions_of(connection, launch, list(given))
     fresh = [digest for digest in given if digest not in known]

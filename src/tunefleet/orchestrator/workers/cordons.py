@@ -27,8 +27,8 @@ async def cordon(core: ServerContext, actor: Actor, worker_id: str) -> WorkerVie
     """
     now = core.clock.wall()
 
-    def change(_: WorkerRow, known: ControlRow) -> ControlRow:
-        return known if known.cordoned_at is not None else known._replace(cordoned_at=now)
+    def change(_: WorkerRow, control: ControlRow) -> ControlRow:
+        return control if control.cordoned_at is not None else control._replace(cordoned_at=now)
 
     return await _apply_control(core, actor, worker_id, change, event_kind="worker.cordoned")
 
@@ -44,13 +44,13 @@ async def drain(core: ServerContext, actor: Actor, worker_id: str) -> WorkerView
     """
     now = core.clock.wall()
 
-    def change(row: WorkerRow, known: ControlRow) -> ControlRow:
+    def change(row: WorkerRow, control: ControlRow) -> ControlRow:
         if row.session == AGENT_SESSION:
             raise ConflictError(
                 f"{row.id} is an agent and cannot be drained: it pulls its jobs.",
                 hint="Cordon it to keep new jobs off it, and stop it on its machine when it has finished.",
             )
-        return known._replace(cordoned_at=known.cordoned_at or now, drains=1)
+        return control._replace(cordoned_at=control.cordoned_at or now, drains=1)
 
     return await _apply_control(core, actor, worker_id, change, event_kind="worker.draining")
 
@@ -62,8 +62,8 @@ async def uncordon(core: ServerContext, actor: Actor, worker_id: str) -> WorkerV
         ForbiddenError: If the actor is not an admin.
     """
 
-    def change(_: WorkerRow, known: ControlRow) -> ControlRow:
-        return known._replace(cordoned_at=None, drains=0)
+    def change(_: WorkerRow, control: ControlRow) -> ControlRow:
+        return control._replace(cordoned_at=None, drains=0)
 
     return await _apply_control(core, actor, worker_id, change, event_kind="worker.uncordoned")
 
@@ -75,9 +75,9 @@ async def _apply_control(
 
     def operation(connection: Connection) -> None:
         row = views.owned(connection, actor, worker_id)
-        known = controls.get(connection, worker_id)
-        wanted = change(row, known)
-        if wanted != known:
+        control = controls.get(connection, worker_id)
+        wanted = change(row, control)
+        if wanted != control:
             controls.put(connection, wanted)
             events.append(connection, [Event(event_kind, now, worker_id=worker_id, data={"by": actor.owner})])
 

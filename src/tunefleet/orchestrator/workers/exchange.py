@@ -52,7 +52,7 @@ async def register(core: ServerContext, actor: Actor, request: RegisterRequest) 
         registration.apply, actor=actor, request=request, held=known, alive=alive, now=core.clock.wall()
     )
     try:
-        with core.state(Fleet).working_off(request.worker_id):
+        with core.state(Fleet).processing(request.worker_id):
             kept = await core.write(operation)
             presence = Presence(request.session, project=actor.project)
             core.state(Fleet).renew(request.worker_id, presence, core.clock.wall())
@@ -114,11 +114,11 @@ async def _exchange(core: ServerContext, actor: Actor, request: ExchangeRequest)
     report = exchange_transaction.read(core.secret, request)
     # Rounded as in the store, so that live and stored times are equal.
     now = round(core.clock.wall(), 3)
-    if presence.hear(request.load, now, ended=bool(request.finishes), delivering=report.delivering):
+    if presence.record_load(request.load, now, ended=bool(request.finishes), delivering=report.delivering):
         core.signals.notify("placement")
     presence.fetching = report.fetching
     if request.load is not None:
-        core.state(Fleet).told[request.worker_id] = (now, request.load)
+        core.state(Fleet).load_reports[request.worker_id] = (now, request.load)
     if request.holding or request.finishes:
         core.state(Fleet).worked_at[request.worker_id] = core.clock.monotonic()
     presence.polls += 1
@@ -128,7 +128,7 @@ async def _exchange(core: ServerContext, actor: Actor, request: ExchangeRequest)
         core.signals.notify(topic)
     # Before the first read of the store, so that no change in between is missed.
     seen = core.signals.version(topic)
-    with core.state(Fleet).working_off(request.worker_id):
+    with core.state(Fleet).processing(request.worker_id):
         result = await _first_result(core, presence, request, report)
     ends_at = core.clock.monotonic() + min(max(request.wait_s, 0.0), hold_s(core))
     while not _has_unsent(core, presence, result) and not core.signals.closed:
@@ -138,13 +138,13 @@ async def _exchange(core: ServerContext, actor: Actor, request: ExchangeRequest)
         seen = await core.signals.wait(topic, remaining_s, seen)
         if presence.polls != poll or core.state(Fleet).presences.get(request.worker_id) is not presence:
             return ExchangeReply()
-        with core.state(Fleet).working_off(request.worker_id):
+        with core.state(Fleet).processing(request.worker_id):
             result = await core.read(
                 partial(
                     exchange_transaction.build_reply, worker_id=request.worker_id, report=report, secret=core.secret
                 )
             )
-    presence.note(result.keys, core.clock.monotonic())
+    presence.record_sent(result.keys, core.clock.monotonic())
     if report.leaves:
         core.state(Fleet).presences.pop(request.worker_id, None)
     return result.reply
@@ -179,7 +179,7 @@ async def _first_result(
 
 
 def _has_unsent(core: ServerContext, presence: Presence, result: ExchangeResult) -> bool:
-    return result.urgent or presence.worth_saying(result.keys, core.clock.monotonic())
+    return result.urgent or presence.has_unsent(result.keys, core.clock.monotonic())
 
 
 async def _find_presence(core: ServerContext, actor: Actor, request: ExchangeRequest) -> Presence:

@@ -169,29 +169,41 @@ def apply(
         worker_rows.set_status(connection, worker_id, "online")
         queue.clear_cordons(connection, worker_id)
         events.append(connection, [Event("worker.online", now, worker_id=worker_id)])
-    mine = attempts.open_of(connection, worker_id)
+    open_attempts = attempts.open_of(connection, worker_id)
     rows = attempts.tasks_of(connection, worker_id)
-    behind = _behind(connection, report, mine)
-    ended = {id_: finish for id_, finish in report.finishes.items() if id_ in mine and id_ not in behind}
+    behind = _behind(connection, report, open_attempts)
+    ended = {id_: finish for id_, finish in report.finishes.items() if id_ in open_attempts and id_ not in behind}
     accepts = {id_ for id_ in report.accepts.values() if id_}
-    mine.update((id_, mine[id_]._replace(gang_point=point)) for id_, point in report.points.items() if id_ in mine)
-    _accept(connection, [mine[id_] for id_ in mine if id_ in accepts or id_ in ended], mine, rows, now)
-    reached = {mine[id_].task_id: generation for id_, generation in report.reached.items() if id_ in mine}
+    open_attempts.update(
+        (id_, open_attempts[id_]._replace(gang_point=point))
+        for id_, point in report.points.items()
+        if id_ in open_attempts
+    )
+    _accept(
+        connection,
+        [open_attempts[id_] for id_ in open_attempts if id_ in accepts or id_ in ended],
+        open_attempts,
+        rows,
+        now,
+    )
+    reached = {
+        open_attempts[id_].task_id: generation for id_, generation in report.reached.items() if id_ in open_attempts
+    }
     tasks.set_reached(connection, reached.items())
     rows.update((id_, rows[id_]._replace(reached=max(rows[id_].reached, reached[id_]))) for id_ in reached)
     discards.done(connection, worker_id, report.discarded)
     # Before the ends: an end fails open commands, and must not fail the command that caused it.
-    commands.take_outcomes(connection, report.outcomes, worker_id, mine, rows, now)
-    commands.note_stalls(connection, report.stalled, mine, rows, now)
-    ended, waiting = gangs.take(connection, ended, mine, rows, now, patience_s)
-    for row in finish(connection, ended, mine, rows, now, blobs):
+    commands.take_outcomes(connection, report.outcomes, worker_id, open_attempts, rows, now)
+    commands.note_stalls(connection, report.stalled, open_attempts, rows, now)
+    ended, waiting = gangs.take(connection, ended, open_attempts, rows, now, patience_s)
+    for row in finish(connection, ended, open_attempts, rows, now, blobs):
         # The resume came when the job had already received the pause.
         if row.status == TaskStatus.PAUSED and row.desired == "run" and row.generation > row.reached:
             resume.requeue_resumed(connection, row, now)
     if report.leaves:
         registration.leave(connection, worker_id, now)
-    taken = accepts & ({*ended} | {id_ for id_, row in mine.items() if row.state == "accepted"})
-    taken -= {id_ for id_ in taken if id_ in mine and mine[id_].gang_of is not None}
+    taken = accepts & ({*ended} | {id_ for id_, row in open_attempts.items() if row.state == "accepted"})
+    taken -= {id_ for id_ in taken if id_ in open_attempts and open_attempts[id_].gang_of is not None}
     taken |= _finished_before(connection, accepts - taken, worker_id)
     # Members of a gang are acknowledged with their rendezvous endpoint, when all nodes have accepted.
     acks = _Acks(
@@ -202,7 +214,9 @@ def apply(
         ),
         behind=tuple(behind.values()),
     )
-    return build_reply(connection, worker_id=worker_id, report=report, secret=secret, acks=acks, mine=mine)
+    return build_reply(
+        connection, worker_id=worker_id, report=report, secret=secret, acks=acks, open_attempts=open_attempts
+    )
 
 
 def _finished_before(connection: Connection, ids: set[str], worker_id: str) -> set[str]:
@@ -211,13 +225,13 @@ def _finished_before(connection: Connection, ids: set[str], worker_id: str) -> s
     return {row.id for row in found if row.worker_id == worker_id and row.state == "finished"}
 
 
-def _behind(connection: Connection, report: WorkerReport, mine: Mapping[str, AttemptRow]) -> dict[str, Behind]:
+def _behind(connection: Connection, report: WorkerReport, open_attempts: Mapping[str, AttemptRow]) -> dict[str, Behind]:
     """Return the finishes that arrived before the end of their journal."""
     late: dict[str, Behind] = {}
     for id_, finish in report.finishes.items():
-        if not finish.cursors or id_ not in mine:
+        if not finish.cursors or id_ not in open_attempts:
             continue
-        stored = {row.launch: row.cursor for row in journal.launches_of(connection, mine[id_].task_id)}
+        stored = {row.launch: row.cursor for row in journal.launches_of(connection, open_attempts[id_].task_id)}
         # A finish is taken only with the complete journal: metrics and checkpoints before the end must not be lost.
         for launch, end in finish.cursors.items():
             if stored.get(launch, 0) < end:
@@ -228,16 +242,16 @@ def _behind(connection: Connection, report: WorkerReport, mine: Mapping[str, Att
 
 def _accept(
     connection: Connection,
-    wanted: Sequence[AttemptRow],
-    mine: dict[str, AttemptRow],
+    accepting: Sequence[AttemptRow],
+    open_attempts: dict[str, AttemptRow],
     rows: dict[str, TaskRow],
     now: float,
 ) -> None:
-    taken = [row._replace(state="accepted", accepted_at=now) for row in wanted if row.state == "offered"]
+    taken = [row._replace(state="accepted", accepted_at=now) for row in accepting if row.state == "offered"]
     if not taken:
         return
     attempts.store(connection, taken)
-    mine.update((row.id, row) for row in taken)
+    open_attempts.update((row.id, row) for row in taken)
     # A gang starts when its last node has accepted; the task's attempt is always that of the first node.
     begun = [row for row in taken if row.gang_of is None] + gangs.newly_complete(connection, taken)
     changes = {"started_at": now, "queue_deadline": None, "error": None}
@@ -254,7 +268,7 @@ def _accept(
 def finish(
     connection: Connection,
     finishes: Mapping[str, Finish],
-    mine: dict[str, AttemptRow],
+    open_attempts: dict[str, AttemptRow],
     rows: dict[str, TaskRow],
     now: float,
     blobs: BlobStore,
@@ -263,10 +277,10 @@ def finish(
     if not finishes:
         return []
     ended, moves, outcomes = [], [], []
-    uploaded_results = _uploaded_results(connection, finishes, mine)
-    stopped = sharding_causes.of_asked(connection, [rows[mine[id_].task_id] for id_ in finishes])
+    uploaded_results = _uploaded_results(connection, finishes, open_attempts)
+    stopped = sharding_causes.of_asked(connection, [rows[open_attempts[id_].task_id] for id_ in finishes])
     for id_, finish in finishes.items():
-        attempt = mine.pop(id_)
+        attempt = open_attempts.pop(id_)
         task = rows[attempt.task_id]
         error = None if finish.error is None else scrub(_tail(finish.error, _MAX_ERROR))
         reason = reason_of(finish.outcome, finish.reason)
@@ -301,10 +315,12 @@ def finish(
 
 
 def _uploaded_results(
-    connection: Connection, finishes: Mapping[str, Finish], mine: Mapping[str, AttemptRow]
+    connection: Connection, finishes: Mapping[str, Finish], open_attempts: Mapping[str, AttemptRow]
 ) -> dict[int, str]:
     """Return results that were uploaded before an end without one, by the task's `seq`."""
-    empty = [mine[id_].task_seq for id_, end in finishes.items() if end.outcome == "completed" and not end.result]
+    empty = [
+        open_attempts[id_].task_seq for id_, end in finishes.items() if end.outcome == "completed" and not end.result
+    ]
     return {seq: row.result for seq, row in tasks.documents(connection, empty).items() if row.result is not None}
 
 
@@ -339,21 +355,21 @@ def build_reply(
     report: WorkerReport,
     secret: bytes,
     acks: _Acks | None = None,
-    mine: Mapping[str, AttemptRow] | None = None,
+    open_attempts: Mapping[str, AttemptRow] | None = None,
 ) -> ExchangeResult:
     """Return the reply for a worker."""
     acks = acks or _Acks()
-    mine = attempts.open_of(connection, worker_id) if mine is None else mine
-    offered = any(row.state == "offered" for row in mine.values())
-    running = any(row.state == "accepted" for row in mine.values())
+    open_attempts = attempts.open_of(connection, worker_id) if open_attempts is None else open_attempts
+    offered = any(row.state == "offered" for row in open_attempts.values())
+    running = any(row.state == "accepted" for row in open_attempts.values())
     settled = {*acks.finished, *(late.token for late in acks.behind)}
     # Attempts that the worker has and that are not open any more: it must drop their jobs.
     held = {**report.holding, **report.accepts}
-    accepted_rows = [mine[id_] for id_ in report.accepts.values() if id_ is not None and id_ in mine]
+    accepted_rows = [open_attempts[id_] for id_ in report.accepts.values() if id_ is not None and id_ in open_attempts]
     accepted = [row for row in accepted_rows if row.gang_of is not None]
     endpoints = gangs.complete(connection, accepted) if accepted else {}
     points = {token: endpoints[id_] for token, id_ in report.accepts.items() if id_ in endpoints}
-    drop = tuple(token for token, id_ in held.items() if id_ not in mine and token not in settled)
+    drop = tuple(token for token, id_ in held.items() if id_ not in open_attempts and token not in settled)
     reply = ExchangeReply(
         offers=tuple(_offers(connection, attempts.offers(connection, worker_id), secret)) if offered else (),
         accepted=(*acks.accepted, *points),
@@ -362,7 +378,7 @@ def build_reply(
         behind=acks.behind,
         drop=drop,
         desired=tuple(_desired(attempts.desired(connection, worker_id), secret)) if running else (),
-        commands=tuple(commands.sendable(connection, worker_id, mine, secret)),
+        commands=tuple(commands.sendable(connection, worker_id, open_attempts, secret)),
         discard=tuple(discards.of_worker(connection, worker_id)),
         drain=_drain(connection, worker_id, report),
     )
@@ -374,10 +390,12 @@ def build_reply(
         *(f"command:{command.command_id}" for command in reply.commands),
         *(f"discard:{task_id}" for task_id in reply.discard),
     }
-    ends = [mine[id_] for id_ in report.finishes if id_ in mine and mine[id_].gang_of is not None]
+    ends = [
+        open_attempts[id_] for id_ in report.finishes if id_ in open_attempts and open_attempts[id_].gang_of is not None
+    ]
     urgent = bool(acks.accepted or acks.finished or acks.behind or points) or gangs.decided(connection, ends)
     busy = set(held.values()) - report.delivering.keys()
-    known = Counter(row.slot_class for row in mine.values() if row.id in busy and row.merged_into is None)
+    known = Counter(row.slot_class for row in open_attempts.values() if row.id in busy and row.merged_into is None)
     return ExchangeResult(reply, keys, urgent, known)
 
 

@@ -49,7 +49,7 @@ def _all_accepted(nodes: Sequence[AttemptRow]) -> bool:
 def take(
     connection: Connection,
     finishes: Mapping[str, Finish],
-    mine: dict[str, AttemptRow],
+    open_attempts: dict[str, AttemptRow],
     rows: Mapping[str, TaskRow],
     now: float,
     patience_s: float,
@@ -60,18 +60,18 @@ def take(
         The ends that are ends of tasks, and the attempts whose end is deferred.
     """
     own = {
-        id_: _early(finish) if rows[mine[id_].task_id].status == TaskStatus.DISPATCHED else finish
+        id_: _early(finish) if rows[open_attempts[id_].task_id].status == TaskStatus.DISPATCHED else finish
         for id_, finish in finishes.items()
-        if not mine[id_].member
+        if not open_attempts[id_].member
     }
     held: set[str] = set()
     for id_ in finishes.keys() - own.keys():
-        _take_member(connection, mine.pop(id_), finishes[id_], rows, now)
+        _take_member(connection, open_attempts.pop(id_), finishes[id_], rows, now)
     for id_, finish in list(own.items()):
-        row = mine[id_]
+        row = open_attempts[id_]
         if row.gang_of is not None and finish.lost_peer and _waits(connection, row, now, patience_s):
             held.add(id_)
-            mine[id_] = _with_failure_time(connection, row, now)
+            open_attempts[id_] = _with_failure_time(connection, row, now)
             del own[id_]
     return own, held
 

@@ -34,7 +34,7 @@ async def send(core: ServerContext, actor: Actor, worker_id: str, request: Comma
     may_administer(actor)
     if request.command not in set(AgentVerb):
         raise InputError(f"Unknown command {request.command!r}.", hint=f"Available: {', '.join(AgentVerb)}.")
-    here = cluster_state.fleet_snapshot(core)
+    snapshot = cluster_state.fleet_snapshot(core)
 
     def operation(connection: Connection) -> CommandRow:
         owned(connection, actor, worker_id)
@@ -44,15 +44,15 @@ async def send(core: ServerContext, actor: Actor, worker_id: str, request: Comma
             if (known.worker_id, known.command, known.task_id) != (worker_id, request.command, None):
                 raise ConflictError(f"The command id {known.id} was used for another command.", hint="Use a new one.")
             return known
-        if worker_id not in here.limits:
+        if worker_id not in snapshot.limits:
             raise ConflictError(f"The worker {worker_id} does not answer.", hint="Run it on its machine.")
         row = CommandRow(
             request.command_id or new_id("cmd"), None, None, worker_id, request.command,
-            orjson.dumps(request.data).decode(), "pending", None, None, None, actor.owner, here.now, here.now,
+            orjson.dumps(request.data).decode(), "pending", None, None, None, actor.owner, snapshot.now, snapshot.now,
         )  # fmt: skip
         commands.insert_one(connection, row)
         data = {"command_id": row.id, "command": row.command}
-        events.append(connection, [Event("command.asked", here.now, worker_id=worker_id, data=data)])
+        events.append(connection, [Event("command.asked", snapshot.now, worker_id=worker_id, data=data)])
         return row
 
     return command_view(await core.write(operation))

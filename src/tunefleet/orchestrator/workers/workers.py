@@ -52,18 +52,18 @@ async def remove(core: ServerContext, actor: Actor, worker_id: str) -> None:
         ForbiddenError: If the actor is not an admin.
     """
     may_administer(actor)
-    here = cluster_state.fleet_snapshot(core)
+    snapshot = cluster_state.fleet_snapshot(core)
 
     def operation(connection: Connection) -> None:
         row = owned(connection, actor, worker_id)
-        if row.status == "online" and worker_id in here.limits:
+        if row.status == "online" and worker_id in snapshot.limits:
             raise ConflictError(f"The worker {worker_id} is online.", hint="Stop it first.")
         mine = attempts.open_of(connection, worker_id).values()
         lost = TaskReason.WORKER_LOST
         ended = [
             (a, lost if a.state == "accepted" else TaskReason.NOT_ACCEPTED, "Its worker was removed.") for a in mine
         ]
-        unreported_ends.end(connection, ended, here.now)
+        unreported_ends.end(connection, ended, snapshot.now)
         worker_rows.remove(connection, worker_id)
         commands.delete_of_worker(connection, worker_id)
 

@@ -17,7 +17,7 @@ from tunefleet.schemas.ui import ManyReply, ManyRequest, OneOfMany
 _CONCURRENCY: Final = 16
 
 
-async def do(core: ServerContext, actor: Actor, wanted: ManyRequest) -> ManyReply:
+async def do(core: ServerContext, actor: Actor, request: ManyRequest) -> ManyReply:
     """Cancel, retry or remove tasks; an error affects only its own task.
 
     Raises:
@@ -25,7 +25,7 @@ async def do(core: ServerContext, actor: Actor, wanted: ManyRequest) -> ManyRepl
     """
     may_submit(actor)
     semaphore = asyncio.Semaphore(_CONCURRENCY)
-    action = _ACTIONS[wanted.action]
+    action = _ACTIONS[request.action]
 
     async def one(task_id: str) -> OneOfMany:
         async with semaphore:
@@ -34,7 +34,7 @@ async def do(core: ServerContext, actor: Actor, wanted: ManyRequest) -> ManyRepl
             except TunefleetError as error:
                 return OneOfMany(task_id=task_id, ok=False, code=error.code, detail=error.message, hint=error.hint)
 
-    return ManyReply(items=tuple(await asyncio.gather(*(one(id_) for id_ in dict.fromkeys(wanted.task_ids)))))
+    return ManyReply(items=tuple(await asyncio.gather(*(one(id_) for id_ in dict.fromkeys(request.task_ids)))))
 
 
 async def _cancel(core: ServerContext, actor: Actor, task_id: str) -> None:

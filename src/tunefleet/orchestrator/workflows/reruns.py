@@ -94,8 +94,8 @@ async def resume(
         ForbiddenError: If it belongs to another owner.
     """
     may_submit(actor)
-    here = cluster_state.fleet_snapshot(core)
-    now = here.now
+    snapshot = cluster_state.fleet_snapshot(core)
+    now = snapshot.now
 
     def operation(connection: Connection) -> TaskRow:
         row = find_owned(connection, actor, task_id)
@@ -105,7 +105,7 @@ async def resume(
         task_resume.refuse_running(row)
         if row.status == TaskStatus.PAUSED:
             # An agent that still has the job continues it in place.
-            asked = from_step is None and task_resume.ask_to_resume(connection, row, here)
+            asked = from_step is None and task_resume.ask_to_resume(connection, row, snapshot)
             if not asked:
                 task_resume.requeue(connection, row, from_step, now)
         return row

@@ -68,19 +68,19 @@ def _task(connection: Connection, row: TaskRow) -> _Task:
     return _Task(row, text, tasks.document(connection, row), above)
 
 
-def _as_document(found: _Task) -> str:
-    row = found.row
-    if found.document.resolved is None and found.upstreams:
+def _as_document(task: _Task) -> str:
+    row = task.row
+    if task.document.resolved is None and task.upstreams:
         raise ConflictError(
             f"The task {row.id} never became ready: the values of its references are not known.",
             hint=f"Retry the unfinished tasks of its workflow with `tunefleet retry {row.workflow_id}`.",
         )
-    spec = orjson.loads(found.document.as_run)
+    spec = orjson.loads(task.document.as_run)
     document = {"apiVersion": "tunefleet/v1", "metadata": {"name": row.name}, "spec": spec}
     return orjson.dumps(document, option=orjson.OPT_INDENT_2).decode() + "\n"
 
 
-async def workflow_submission(core: ServerContext, actor: Actor, row: WorkflowRow, wanted: RetryRequest) -> Submission:
+async def workflow_submission(core: ServerContext, actor: Actor, row: WorkflowRow, request: RetryRequest) -> Submission:
     """Return the submission that runs the unfinished tasks of a workflow again; results of the others are reused.
 
     Raises:
@@ -89,19 +89,19 @@ async def workflow_submission(core: ServerContext, actor: Actor, row: WorkflowRo
         SpecError: If the changed workflow file is invalid.
     """
     text, old, done = await core.read(lambda connection: _workflow(connection, row))
-    await asyncio.to_thread(_refuse_foreign_secrets, actor, row.owner, row.id, text, wanted.overrides)
-    text = await asyncio.to_thread(override_document, text, wanted.overrides)
+    await asyncio.to_thread(_refuse_foreign_secrets, actor, row.owner, row.id, text, request.overrides)
+    text = await asyncio.to_thread(override_document, text, request.overrides)
     parsed = await asyncio.to_thread(_parsed, text)
     names = [node.name for node in parsed.tasks]
     done = {name: each for name, each in done.items() if name in names}
     if len(done) == len(names):
         raise _nothing_left(row, done)
-    mine = {name: _overrides_of(name, number, wanted.overrides) for number, name in enumerate(names)}
+    mine = {name: _overrides_of(name, number, request.overrides) for number, name in enumerate(names)}
     for name, each in done.items():
         _refuse_override(name, each, mine[name])
     inputs = {name: _remaining_inputs(old[name][1], mine[name]) for name in names if name in old and name not in done}
     repeats = {name: each.id for name, (each, _) in old.items()}
-    return Submission(actor, parsed, text, inputs, done=done, repeats=repeats, retry_of=row.id, again=wanted.again)
+    return Submission(actor, parsed, text, inputs, done=done, repeats=repeats, retry_of=row.id, again=request.again)
 
 
 def _refuse_foreign_secrets(actor: Actor, owner: str, what: str, text: str, overrides: Mapping[str, Any]) -> None:

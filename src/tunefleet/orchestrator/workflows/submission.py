@@ -185,7 +185,7 @@ def _refuse_unknown_recipients(connection: Connection, submission: Submission, p
     if submission.parent_task_id is not None or submission.repeats:
         return
     actor = submission.actor
-    who = subscriptions.Who(actor.project, actor.owner, submission.mails)
+    who = subscriptions.Submitter(actor.project, actor.owner, submission.mails)
     faults = subscriptions.faults(connection, who, ((each.node, each.spec.notify) for each in planned))
     if faults:
         raise SpecError(faults, filename=submission.workflow.name)

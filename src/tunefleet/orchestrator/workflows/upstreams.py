@@ -123,7 +123,7 @@ def _named(
 
 def _edge_text(edge: Edge) -> str:
     if edge.why == "reference":
-        return f"{edge.said} of {edge.task} needs"
+        return f"{edge.text} of {edge.task} needs"
     return f"the condition of {edge.task} asks for" if edge.why == "condition" else f"{edge.task} depends on"
 
 

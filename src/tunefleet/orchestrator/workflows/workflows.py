@@ -49,8 +49,8 @@ async def submit(
         ForbiddenError: If the actor may not submit.
     """
     may_submit(actor)
-    workflow, said = await asyncio.to_thread(_parsed, request)
-    wanted = Submission(
+    workflow, warnings = await asyncio.to_thread(_parsed, request)
+    new_submission = Submission(
         actor,
         workflow,
         request.document,
@@ -58,9 +58,9 @@ async def submit(
         request.strict,
         idempotency_key=idempotency_key,
         mails=core.settings.smtp_url is not None,
-        remarks=said,
+        remarks=warnings,
     )
-    return await store(core, wanted)
+    return await store(core, new_submission)
 
 
 def _parsed(request: SubmitRequest) -> tuple[Workflow, tuple[str, ...]]:
@@ -71,23 +71,26 @@ def _parsed(request: SubmitRequest) -> tuple[Workflow, tuple[str, ...]]:
 
 
 async def store(
-    core: ServerContext, wanted: Submission, *, then: Callable[[Connection, list[TaskRow], float], None] | None = None
+    core: ServerContext,
+    new_submission: Submission,
+    *,
+    then: Callable[[Connection, list[TaskRow], float], None] | None = None,
 ) -> WorkflowDetail:
     """Store a submission and return the workflow.
 
     Args:
         then: Called in the same transaction with the new tasks.
     """
-    here = cluster_state.fleet_snapshot(core)
-    wanted = replace(wanted, engines=core.state(Engines))
+    snapshot = cluster_state.fleet_snapshot(core)
+    new_submission = replace(new_submission, engines=core.state(Engines))
 
     def operation(connection: Connection) -> WorkflowDetail:
-        fleet = cluster_state.serving(cluster_state.states(connection, here), wanted.actor.project)
-        workflow_id = submission.store(connection, wanted, here.now, fleet)
+        fleet = cluster_state.serving(cluster_state.states(connection, snapshot), new_submission.actor.project)
+        workflow_id = submission.store(connection, new_submission, snapshot.now, fleet)
         row = workflows.by_ids(connection, [workflow_id])[workflow_id]
         if then is not None:
-            then(connection, tasks.of_workflows(connection, [row.seq])[row.seq], here.now)
-        return _detail(connection, row, here, fleet)
+            then(connection, tasks.of_workflows(connection, [row.seq])[row.seq], snapshot.now)
+        return _detail(connection, row, snapshot, fleet)
 
     return await core.write(operation)
 
@@ -117,8 +120,8 @@ async def get(core: ServerContext, actor: Actor, workflow_id: str) -> WorkflowDe
         NotFoundError: If none has it.
     """
     may_read(actor)
-    here = cluster_state.fleet_snapshot(core)
-    return await core.read(lambda connection: _detail(connection, find(connection, actor, workflow_id), here))
+    snapshot = cluster_state.fleet_snapshot(core)
+    return await core.read(lambda connection: _detail(connection, find(connection, actor, workflow_id), snapshot))
 
 
 async def list_(
@@ -133,7 +136,7 @@ async def list_(
 ) -> Page[WorkflowView]:
     """Return workflows, newest first; each filter takes several values separated by commas."""
     may_read(actor)
-    limit, here = bounded(limit), cluster_state.fleet_snapshot(core)
+    limit, snapshot = bounded(limit), cluster_state.fleet_snapshot(core)
     filters = {"status": status, "owner": owner, "name": name}
     last = before(cursor)
 
@@ -141,7 +144,7 @@ async def list_(
         rows, next_cursor = split(
             workflows.page(connection, project=actor.project, limit=limit + 1, before=last, filters=filters), limit
         )
-        return Page[WorkflowView](items=tuple(_views(connection, rows, here)), next_cursor=next_cursor)
+        return Page[WorkflowView](items=tuple(_views(connection, rows, snapshot)), next_cursor=next_cursor)
 
     return await core.read(operation)
 
@@ -153,7 +156,7 @@ async def cancel(core: ServerContext, actor: Actor, workflow_id: str) -> Workflo
         ConflictError: If all its tasks are final.
         ForbiddenError: If it belongs to another owner.
     """
-    here = cluster_state.fleet_snapshot(core)
+    snapshot = cluster_state.fleet_snapshot(core)
 
     def operation(connection: Connection) -> WorkflowDetail:
         row = find(connection, actor, workflow_id)
@@ -161,14 +164,14 @@ async def cancel(core: ServerContext, actor: Actor, workflow_id: str) -> Workflo
         if row.status != "running":
             raise ConflictError(f"The workflow {row.id} is already {row.status}.")
         found = tasks.of_workflows(connection, [row.seq])[row.seq]
-        cancellation.cancel(connection, [task for task in found if task.finished_at is None], here)
-        return _detail(connection, workflows.by_ids(connection, [row.id])[row.id], here)
+        cancellation.cancel(connection, [task for task in found if task.finished_at is None], snapshot)
+        return _detail(connection, workflows.by_ids(connection, [row.id])[row.id], snapshot)
 
     return await core.write(operation)
 
 
 async def retry(
-    core: ServerContext, actor: Actor, workflow_id: str, wanted: RetryRequest | None = None
+    core: ServerContext, actor: Actor, workflow_id: str, request: RetryRequest | None = None
 ) -> WorkflowDetail:
     """Run the unfinished tasks of a final workflow again, as a new workflow.
 
@@ -184,7 +187,7 @@ async def retry(
     row = await core.read(lambda connection: find(connection, actor, workflow_id))
     if row.status == "running":
         raise _still_running(row)
-    return await store(core, await resubmission.workflow_submission(core, actor, row, wanted or RetryRequest()))
+    return await store(core, await resubmission.workflow_submission(core, actor, row, request or RetryRequest()))
 
 
 async def remove(core: ServerContext, actor: Actor, workflow_id: str) -> None:
@@ -230,21 +233,21 @@ def find(connection: Connection, actor: Actor, workflow_id: str) -> WorkflowRow:
 
 
 def _detail(
-    connection: Connection, row: WorkflowRow, here: FleetSnapshot, fleet: Sequence[WorkerState] | None = None
+    connection: Connection, row: WorkflowRow, snapshot: FleetSnapshot, fleet: Sequence[WorkerState] | None = None
 ) -> WorkflowDetail:
-    return workflow_detail(_views(connection, [row], here, fleet)[0], workflows.document(connection, row.seq))
+    return workflow_detail(_views(connection, [row], snapshot, fleet)[0], workflows.document(connection, row.seq))
 
 
 def _views(
     connection: Connection,
     rows: Sequence[WorkflowRow],
-    here: FleetSnapshot,
+    snapshot: FleetSnapshot,
     fleet: Sequence[WorkerState] | None = None,
 ) -> list[WorkflowView]:
     seqs = [row.seq for row in rows]
     found, warnings = tasks.of_workflows(connection, seqs), workflows.warnings(connection, seqs)
     every = [task for each in found.values() for task in each]
-    why = cluster_state.reasons(connection, here, every, fleet)
+    why = cluster_state.reasons(connection, snapshot, every, fleet)
     launches = journal.launches_of_all(connection, [task.id for task in every if task.status == "running"])
     about = relations.of(connection, every)
     newer = retry_lookup.newest(connection, rows)

@@ -21,6 +21,9 @@ from tunefleet.trainer_control.files import read_json
 from tunefleet.trainer_control.journal.status import FINAL_STATES
 
 logger = logging.getLogger(__name__)
+# Commands that are settled once their checkpoint is durable; all others once they are applied.
+SAVING = frozenset({ControlCommand.SAVE_CHECKPOINT, ControlCommand.SAVE_AND_STOP, ControlCommand.PAUSE})
+_EVERY_S = (0.02, 0.25)
 
 
 class _Client(Protocol):
@@ -194,12 +197,6 @@ class JobController:
         if left.state not in FINAL_STATES:
             return f"Job {self.job_id} was killed at step {left.step} and accepts no commands."
         return f"Job {self.job_id} is {left.state} at step {left.step} and accepts no commands."
-
-
-# Commands that are settled once their checkpoint is durable; all others once they are applied.
-SAVING = frozenset({ControlCommand.SAVE_CHECKPOINT, ControlCommand.SAVE_AND_STOP, ControlCommand.PAUSE})
-
-_EVERY_S = (0.02, 0.25)
 
 
 def is_settled(state: CommandState) -> bool:

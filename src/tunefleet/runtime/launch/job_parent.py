@@ -86,7 +86,7 @@ def fork_trainer(held: LockedJob, reply_fd: int, *, warm: bool) -> int:
     # Ignored signals are inherited: a trainer, or a script that it starts, can still install a handler for the notice.
     for number in (*_IGNORED, PREEMPTION_NOTICE):
         signal.signal(number, signal.SIG_IGN)
-    keeper = os.getpid()
+    parent_pid = os.getpid()
     pid = os.fork()
     if pid:
         os.close(reply_fd)
@@ -102,8 +102,8 @@ def fork_trainer(held: LockedJob, reply_fd: int, *, warm: bool) -> int:
         "started_at": time.time(),
         "log_offset": held.log_offset,
         "warm": warm,
-        "keeper_pid": keeper,
-        "keeper_started_at": process_identity.process_started_at(keeper),
+        "keeper_pid": parent_pid,
+        "keeper_started_at": process_identity.process_started_at(parent_pid),
     }
     # Written by the trainer itself, before anything else: its pid is on disk even if the parent process is killed now.
     write_json(held.folder / "process.json", process, sync=True)

@@ -16,6 +16,8 @@ from tunefleet.trainer_control import process_identity
 
 # How often a running clock is stored: a crash of the machine loses at most this much.
 _NOTE_S: Final = 60.0
+# The computed boot time shifts slightly when the system clock is adjusted.
+_SAME_BOOT_S: Final = 120.0
 
 
 class RunClock(Message):
@@ -92,10 +94,6 @@ class Runtime:
     def worth_noting(self) -> bool:
         """Whether the clock should be stored again; call `start` for that."""
         return self._limit_s is not None and self.ran_s - self.clock.ran_s > _NOTE_S
-
-
-# The computed boot time shifts slightly when the system clock is adjusted.
-_SAME_BOOT_S: Final = 120.0
 
 
 def boot_name() -> str:

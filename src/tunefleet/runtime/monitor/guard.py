@@ -35,6 +35,17 @@ _REBOOT_REASONS: Final = frozenset({TaskReason.KILLED, TaskReason.CRASHED})
 
 # (seconds without progress, message); (None, None) when the stall is over.
 StallChange = Callable[[float | None, str | None], None]
+_EVENTS: Final = {
+    "restart": ("job.restarted", "{} Restarting from its newest checkpoint.", None),
+    "yield": ("job.yielded", "Preempted by {}; resumes when the GPU is free.", "yielded"),
+}
+_KILLED: Final = frozenset({("failed", TaskReason.KILLED), ("failed", TaskReason.CRASHED)})
+# Ends caused by an interruption; any other end is the job's own, which came first.
+_OURS: Final[dict[str, frozenset[tuple[str, TaskReason]]]] = {
+    "restart": _KILLED,
+    "fail": _KILLED,
+    "yield": _KILLED | {("paused", TaskReason.PAUSED)},
+}
 
 
 class End(Protocol):
@@ -254,16 +265,3 @@ class JobMonitor:
 
     def _note(self, **changes: object) -> None:
         self._store.note_watched(self._store.watched.model_copy(update=changes))
-
-
-_EVENTS: Final = {
-    "restart": ("job.restarted", "{} Restarting from its newest checkpoint.", None),
-    "yield": ("job.yielded", "Preempted by {}; resumes when the GPU is free.", "yielded"),
-}
-_KILLED: Final = frozenset({("failed", TaskReason.KILLED), ("failed", TaskReason.CRASHED)})
-# Ends caused by an interruption; any other end is the job's own, which came first.
-_OURS: Final[dict[str, frozenset[tuple[str, TaskReason]]]] = {
-    "restart": _KILLED,
-    "fail": _KILLED,
-    "yield": _KILLED | {("paused", TaskReason.PAUSED)},
-}

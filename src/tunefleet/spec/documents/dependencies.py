@@ -38,7 +38,7 @@ class Edge:
         why: What causes the dependency.
         where: Its path in `source`.
         source: The source that `where` refers to.
-        said: As written.
+        text: The reference as written.
     """
 
     task: str
@@ -46,7 +46,7 @@ class Edge:
     why: Why
     where: Path
     source: Source
-    said: str
+    text: str
 
     def fault(self, message: str, hint: str | None = None) -> Fault:
         """Create an error at the position of the edge."""
@@ -144,9 +144,9 @@ def _dangling(edge: Edge, names: Mapping[str, int], *, guesses: bool) -> Fault:
     shown = [name for name in islice(names, _MAX_SHOWN + 1) if name != edge.task][:_MAX_SHOWN]
     known = f"available: {', '.join(map(cut, shown))}{', …' if len(names) > len(shown) + 1 else ''}" if shown else _ONLY
     hint = f"did you mean {guess}?" if guess else f"{known}; ids of tasks submitted earlier start with {TASK_ID_PREFIX}"
-    if "${" in edge.said and not guess:
+    if "${" in edge.text and not guess:
         hint += "; write $${ for a literal ${"
-    subject = f"{cut(edge.said)} refers to no task" if edge.why == "reference" else f"{show(edge.said)} is not a task"
+    subject = f"{cut(edge.text)} refers to no task" if edge.why == "reference" else f"{show(edge.text)} is not a task"
     return edge.fault(f"{subject} of this workflow", hint)
 
 

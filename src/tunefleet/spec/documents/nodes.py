@@ -159,10 +159,10 @@ def _type_mismatches(found: Sequence[Draft], validated: _Validated, specs: Mappi
     errors: list[Fault] = []
     seen: set[Any] = set()
     for draft in found:
-        standing = validated.placeholders.get(draft.name, ())
+        placeholders = validated.placeholders.get(draft.name, ())
         examples = {
             each.where: example
-            for each in standing
+            for each in placeholders
             if each.alone
             and isinstance(each.piece, Reference)
             and each.piece.node in specs
@@ -175,8 +175,8 @@ def _type_mismatches(found: Sequence[Draft], validated: _Validated, specs: Mappi
         seen.add(shape)  # many tasks refer to values of the same types
         tried = draft.source.part({"spec": _with(specs[draft.name], examples)}, draft.source.origins)
         faults: list[Fault] = []
-        read_spec(tried, faults, _unknown([each for each in standing if each.where not in examples]))
-        texts = {each.where: each.piece.text for each in standing if isinstance(each.piece, Reference)}
+        read_spec(tried, faults, _unknown([each for each in placeholders if each.where not in examples]))
+        texts = {each.where: each.piece.text for each in placeholders if isinstance(each.piece, Reference)}
         for fault in faults:
             where = next(
                 (each for each in examples if fault_at((*SPEC, *each), "", draft.source).path == fault.path), None
@@ -219,16 +219,16 @@ def _validate(found: Sequence[Draft], names: Collection[str], source: Source, fa
     for draft in found:
         mine: list[Fault] = []
         # One more than allowed is read, to detect an excess without reading all.
-        standing = list(islice(find(draft.source.data["spec"], names), left + 1))
-        left -= len(standing)
+        placeholders = list(islice(find(draft.source.data["spec"], names), left + 1))
+        left -= len(placeholders)
         if left < 0:
-            faults.append(_too_many(draft, standing[-1]))
+            faults.append(_too_many(draft, placeholders[-1]))
             break
-        validated.specs.append(_spec(draft, standing, mine, room))
+        validated.specs.append(_spec(draft, placeholders, mine, room))
         condition = _condition(draft, source, mine)
         if condition is not None:
             validated.conditions[draft.name] = condition
-        validated.placeholders.setdefault(draft.name, standing)
+        validated.placeholders.setdefault(draft.name, placeholders)
         validated.wrong.append(mine)
         count += len(mine)
         different.update(mine)

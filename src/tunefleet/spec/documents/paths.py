@@ -25,6 +25,73 @@ from tunefleet.spec.tasks.training_tasks import ModelTrainingSpec
 DATABASE: Final = "qdrant"
 
 PathRole = Literal["dataset", "model", "file"]
+# May be a hub id, or a folder on the worker that looks like one, such as `task-ID/final_lora`.
+_OF_ADAPTERS: Final = "model.adapters.*.path"
+# Pointer, role, whether it can only be a local path.
+_PLACES: Final[tuple[tuple[str, PathRole, bool], ...]] = (
+    ("model.source.identifier", "model", False),
+    ("model.tokenizer", "model", False),
+    (_OF_ADAPTERS, "model", False),
+    ("reward_model.identifier", "model", False),
+    ("embedding.model", "model", False),
+    ("qdrant.path", "dataset", True),
+    ("data.dataset_name", "dataset", False),
+    ("data.url", "dataset", False),
+    ("data.path", "dataset", True),
+    ("data.jsonl_path", "dataset", True),
+    ("data.jsonl.path", "dataset", True),
+    ("data.eval.path", "dataset", True),
+    ("training.deepspeed", "file", True),
+    ("training.resume_from_path", "model", True),
+    ("checkpoint.load.path", "model", True),
+    ("checkpoint.load.uri", "model", True),
+    ("evaluations.*.data.dataset_name", "dataset", False),
+    ("evaluations.*.data.path", "dataset", True),
+    ("evaluations.*.data.jsonl_path", "dataset", True),
+    ("evaluations.*.data.jsonl.path", "dataset", True),
+    ("evaluations.*.data.eval.path", "dataset", True),
+    ("evaluations.*.include_path", "dataset", True),
+    ("sources.*.dataset_name", "dataset", False),
+    ("sources.*.path", "dataset", True),
+    ("sources.*.jsonl_path", "dataset", True),
+    ("sources.*.jsonl.path", "dataset", True),
+    ("steps.*.filter.tokenizer", "model", False),
+    ("preview.model", "model", False),
+    ("steps.*.convert.tokenizer", "model", False),
+    ("workdir", "file", True),
+    ("files.*", "file", True),
+)
+# Pointer → sibling keys with alternative sources.
+_BESIDE: Final[dict[str, tuple[str, ...]]] = {
+    "data.jsonl.path": ("url", "download_url", "worker_path"),
+    "evaluations.*.data.jsonl.path": ("url", "download_url", "worker_path"),
+    "sources.*.jsonl.path": ("url", "download_url", "worker_path"),
+    "data.jsonl.worker_path": ("url", "download_url", "path"),
+    "evaluations.*.data.jsonl.worker_path": ("url", "download_url", "path"),
+    "sources.*.jsonl.worker_path": ("url", "download_url", "path"),
+    "checkpoint.load.path": ("taskId", "task_id", "url"),
+    "checkpoint.load.uri": ("taskId", "task_id", "url"),
+    _OF_ADAPTERS: ("taskId", "task_id", "url"),
+}
+# The same for values that are never uploaded: they refer to the worker's disk.
+_WORKER_PLACES: Final[tuple[tuple[str, PathRole, bool], ...]] = (
+    ("data.jsonl.worker_path", "dataset", True),
+    ("evaluations.*.data.jsonl.worker_path", "dataset", True),
+    ("sources.*.jsonl.worker_path", "dataset", True),
+    ("model.vllm.download_dir", "file", True),
+)
+# Keys that may contain a link to a file of a task.
+_LINKS: Final = (
+    "data.path", "data.jsonl_path", "data.jsonl.path", "data.jsonl.url", "data.jsonl.download_url", "data.eval.path",
+    "data.url", "model.adapters.*.url", "checkpoint.load.path", "checkpoint.load.url",
+    "evaluations.*.data.path", "evaluations.*.data.jsonl_path", "evaluations.*.data.jsonl.path",
+    "evaluations.*.data.jsonl.url", "evaluations.*.data.jsonl.download_url",
+    "sources.*.path", "sources.*.jsonl_path", "sources.*.jsonl.path", "sources.*.jsonl.url",
+    "sources.*.jsonl.download_url", "files.*",
+)  # fmt: skip
+_LINK: Final = re.compile(r"/api/v1/results/(?P<task>task-[^/?#]+)/files/")
+# Keys whose absolute path may be on a mount that only the workers have.
+_ON_WORKER: Final = frozenset({"checkpoint.load.path", "checkpoint.load.uri", "training.resume_from_path"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,75 +171,6 @@ class NamedTask:
     pointer: str
     task_id: str
     alone: bool
-
-
-# May be a hub id, or a folder on the worker that looks like one, such as `task-ID/final_lora`.
-_OF_ADAPTERS: Final = "model.adapters.*.path"
-# Pointer, role, whether it can only be a local path.
-_PLACES: Final[tuple[tuple[str, PathRole, bool], ...]] = (
-    ("model.source.identifier", "model", False),
-    ("model.tokenizer", "model", False),
-    (_OF_ADAPTERS, "model", False),
-    ("reward_model.identifier", "model", False),
-    ("embedding.model", "model", False),
-    ("qdrant.path", "dataset", True),
-    ("data.dataset_name", "dataset", False),
-    ("data.url", "dataset", False),
-    ("data.path", "dataset", True),
-    ("data.jsonl_path", "dataset", True),
-    ("data.jsonl.path", "dataset", True),
-    ("data.eval.path", "dataset", True),
-    ("training.deepspeed", "file", True),
-    ("training.resume_from_path", "model", True),
-    ("checkpoint.load.path", "model", True),
-    ("checkpoint.load.uri", "model", True),
-    ("evaluations.*.data.dataset_name", "dataset", False),
-    ("evaluations.*.data.path", "dataset", True),
-    ("evaluations.*.data.jsonl_path", "dataset", True),
-    ("evaluations.*.data.jsonl.path", "dataset", True),
-    ("evaluations.*.data.eval.path", "dataset", True),
-    ("evaluations.*.include_path", "dataset", True),
-    ("sources.*.dataset_name", "dataset", False),
-    ("sources.*.path", "dataset", True),
-    ("sources.*.jsonl_path", "dataset", True),
-    ("sources.*.jsonl.path", "dataset", True),
-    ("steps.*.filter.tokenizer", "model", False),
-    ("preview.model", "model", False),
-    ("steps.*.convert.tokenizer", "model", False),
-    ("workdir", "file", True),
-    ("files.*", "file", True),
-)
-# Pointer → sibling keys with alternative sources.
-_BESIDE: Final[dict[str, tuple[str, ...]]] = {
-    "data.jsonl.path": ("url", "download_url", "worker_path"),
-    "evaluations.*.data.jsonl.path": ("url", "download_url", "worker_path"),
-    "sources.*.jsonl.path": ("url", "download_url", "worker_path"),
-    "data.jsonl.worker_path": ("url", "download_url", "path"),
-    "evaluations.*.data.jsonl.worker_path": ("url", "download_url", "path"),
-    "sources.*.jsonl.worker_path": ("url", "download_url", "path"),
-    "checkpoint.load.path": ("taskId", "task_id", "url"),
-    "checkpoint.load.uri": ("taskId", "task_id", "url"),
-    _OF_ADAPTERS: ("taskId", "task_id", "url"),
-}
-# The same for values that are never uploaded: they refer to the worker's disk.
-_WORKER_PLACES: Final[tuple[tuple[str, PathRole, bool], ...]] = (
-    ("data.jsonl.worker_path", "dataset", True),
-    ("evaluations.*.data.jsonl.worker_path", "dataset", True),
-    ("sources.*.jsonl.worker_path", "dataset", True),
-    ("model.vllm.download_dir", "file", True),
-)
-# Keys that may contain a link to a file of a task.
-_LINKS: Final = (
-    "data.path", "data.jsonl_path", "data.jsonl.path", "data.jsonl.url", "data.jsonl.download_url", "data.eval.path",
-    "data.url", "model.adapters.*.url", "checkpoint.load.path", "checkpoint.load.url",
-    "evaluations.*.data.path", "evaluations.*.data.jsonl_path", "evaluations.*.data.jsonl.path",
-    "evaluations.*.data.jsonl.url", "evaluations.*.data.jsonl.download_url",
-    "sources.*.path", "sources.*.jsonl_path", "sources.*.jsonl.path", "sources.*.jsonl.url",
-    "sources.*.jsonl.download_url", "files.*",
-)  # fmt: skip
-_LINK: Final = re.compile(r"/api/v1/results/(?P<task>task-[^/?#]+)/files/")
-# Keys whose absolute path may be on a mount that only the workers have.
-_ON_WORKER: Final = frozenset({"checkpoint.load.path", "checkpoint.load.uri", "training.resume_from_path"})
 
 
 def local_paths(spec: BaseTaskSpec | Mapping[str, Any]) -> list[LocalPath]:

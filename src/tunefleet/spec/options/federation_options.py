@@ -63,6 +63,8 @@ Momentum = Annotated[float, Field(ge=0, lt=1), NotBool]
 # Upper limit without `max_workers`: anyone who has the federation's token can join under new names.
 MAX_WORKERS: Final = 10_000
 _DAY_S: Final = 86_400.0
+# Strategies that are robust to a minority of faulty or malicious workers.
+ROBUST: Final = frozenset({"median", "trimmed_mean", "krum", "multi_krum"})
 
 
 class StrategySpec(Block):
@@ -155,10 +157,6 @@ class StrategySpec(Block):
     def keeps_state(self) -> bool:
         """Whether the server's optimizer keeps state between rounds."""
         return self.name in {"fedadam", "fedyogi", "diloco"}
-
-
-# Strategies that are robust to a minority of faulty or malicious workers.
-ROBUST: Final = frozenset({"median", "trimmed_mean", "krum", "multi_krum"})
 
 
 class _OrName:

@@ -24,6 +24,16 @@ from tunefleet.spec.expressions.placeholders import Secret, whole
 
 _LONGEST_NAME: Final = 255
 _LOGS: Final = frozenset({"train.log", "worker.log", "log", "logs"})
+_RETRY: Final = ("retries", "retry_backoff_s")
+_KEYS: Final = ("access_key", "secret_key")
+# Feature of a worker that can write to a bucket.
+S3: Final = "s3"
+_OF_TYPE: Final = {
+    "local": ("path",),
+    "http": ("url", "method", "headers", "timeout_s", *_RETRY),
+    "s3": ("url", *_KEYS, *_RETRY),
+}
+_SHELL_EXPANSION: Final = re.compile(r"~|\$[A-Za-z_]")
 
 
 def _named(value: str) -> str:
@@ -36,19 +46,6 @@ def _named(value: str) -> str:
 
 # A file or folder, with or without a trailing slash; all names of logs become `logs`.
 Named = Annotated[RelativePath, AfterValidator(_named)]
-
-_RETRY: Final = ("retries", "retry_backoff_s")
-_KEYS: Final = ("access_key", "secret_key")
-# Feature of a worker that can write to a bucket.
-S3: Final = "s3"
-_OF_TYPE: Final = {
-    "local": ("path",),
-    "http": ("url", "method", "headers", "timeout_s", *_RETRY),
-    "s3": ("url", *_KEYS, *_RETRY),
-}
-
-
-_SHELL_EXPANSION: Final = re.compile(r"~|\$[A-Za-z_]")
 
 
 def _folder(value: str) -> str:

@@ -31,6 +31,8 @@ _DATASET_KEYS: Final = (
 _LIST_KEYS: Final = ("items", "metadata", "items_metadata")
 _KEYS_BY_TYPE: Final = {"dataset": _DATASET_KEYS, "list": _LIST_KEYS, "graph_template": ("template",)}
 _REQUIRED_KEY: Final = {"dataset": "url", "list": "items", "graph_template": "template"}
+# `gpt` is the assistant's role in ShareGPT data.
+_ANSWERERS: Final = frozenset({"assistant", "gpt"})
 
 
 class ItemOfNode(Block):
@@ -64,8 +66,6 @@ def _question(value: Any) -> Any:
     return value
 
 
-# `gpt` is the assistant's role in ShareGPT data.
-_ANSWERERS: Final = frozenset({"assistant", "gpt"})
 Message = dict[str, Any]
 Question = Annotated[str | ItemOfNode | tuple[Message, ...], BeforeValidator(_question)]
 

@@ -25,6 +25,12 @@ from tunefleet.spec.base import (
 
 Faults = list[tuple[str, str, str | None]]
 SourceKind = Literal["hub", "file", "worker_file", "url", "inline", "artifact"]
+_SINGLE_SOURCES: tuple[tuple[str, SourceKind], ...] = (
+    ("dataset_name", "hub"),
+    ("path", "file"),
+    ("jsonl_path", "file"),
+    ("artifact", "artifact"),
+)
 
 
 def _local(value: str) -> str:
@@ -229,11 +235,3 @@ class RowsSpec(Block):
     def source(self) -> DataSource:
         """The first source."""
         return self.sources[0]
-
-
-_SINGLE_SOURCES: tuple[tuple[str, SourceKind], ...] = (
-    ("dataset_name", "hub"),
-    ("path", "file"),
-    ("jsonl_path", "file"),
-    ("artifact", "artifact"),
-)

@@ -18,6 +18,7 @@ from tunefleet.spec.tasks.cross_field_checks import Faults, output_faults
 
 # Outputs of every task: its result, under both names, and its log.
 ALWAYS_LEFT: Final = ("responses.json", "results.json", "logs")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +203,6 @@ def asked_shards(spec: Mapping[str, Any]) -> int | None:
     if not enabled and not several:
         return 1
     return int(asked) if isinstance(asked, int) else int(replicas) if several and isinstance(replicas, int) else None
-
-
-T = TypeVar("T")
 
 
 def part_of(items: Sequence[T], spec: Mapping[str, Any]) -> list[T]:

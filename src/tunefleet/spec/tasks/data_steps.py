@@ -18,6 +18,8 @@ SLOT: Final = re.compile(r"\{\{|\}\}|\{(?P<column>[^{}]+)\}|[{}]")
 # Each has a `min_` and a `max_` check.
 _SIZES: Final = ("chars", "words", "tokens", "items")
 _COMBINATIONS: Final = ("all_of", "any_of", "none_of")
+# Steps that need all rows and therefore cannot run on shards.
+WHOLE: Final = frozenset({"dedupe", "mix", "shuffle", "sample", "limit", "slice", "split"})
 
 
 def _regex(value: str) -> str:
@@ -379,5 +381,3 @@ Step = Annotated[
     BeforeValidator(_step),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object"}]}),
 ]
-# Steps that need all rows and therefore cannot run on shards.
-WHOLE: Final = frozenset({"dedupe", "mix", "shuffle", "sample", "limit", "slice", "split"})

@@ -26,6 +26,9 @@ from tunefleet.spec.tasks.cross_field_checks import Faults, model_faults, traini
 from tunefleet.spec.tasks.federated_training import FederatedTrainingSpec, federation_faults
 from tunefleet.spec.tasks.processes import devices_of, process_count, process_faults
 
+_AT: Final = "resources.nodes"
+_FULL: Final = "write parallelism: ddp, which saves a complete checkpoint on the first node, or train on one node"
+
 
 class ModelTrainingSpec(BaseTaskSpec):
     """Keys of every task type that trains a model."""
@@ -298,10 +301,6 @@ class PpoSpec(AdaptableTaskSpec):
         if "temperature" in training.model_fields_set:
             found.append(("training.temperature", "contradicts generation.temperature", "leave one of them out"))
         return found
-
-
-_AT: Final = "resources.nodes"
-_FULL: Final = "write parallelism: ddp, which saves a complete checkpoint on the first node, or train on one node"
 
 
 def node_faults(blocks: dict[str, Any]) -> Faults:

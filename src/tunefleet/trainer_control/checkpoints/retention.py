@@ -13,6 +13,8 @@ from ..files import read_json
 from .manifest import MANIFEST, SUPERSEDED, Checkpoint, list_complete, list_folders, step_of
 from .resume import FILE as RESUME
 
+logger = logging.getLogger("tunefleet.run")
+
 
 def protected_names(job_folder: Path, reasons: Iterable[str] = ("uploading", "pinned")) -> tuple[str, ...]:
     """Return the names in `keep.json`: checkpoints that are being uploaded, or are pinned."""
@@ -50,9 +52,6 @@ def retain(checkpoints_dir: Path, *, limit: int | None, keep: Iterable[str] = ()
         (folder / MANIFEST).unlink(missing_ok=True)
         shutil.rmtree(folder, ignore_errors=True)
     return [folder.name for folder in obsolete]
-
-
-logger = logging.getLogger("tunefleet.run")
 
 
 def decided(folder: Path, job: dict[str, Any]) -> dict[str, Any] | None:

@@ -44,6 +44,7 @@ MAX_BODY_BYTES = 64 << 10
 _LENGTH_DIGITS = 20
 _LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _ROUTE = re.compile(r"/jobs/(?P<job_id>[^/]+)/(?P<what>status|control|commands/(?P<command_id>[^/]+))")
+_ESTABLISHED = "01"
 
 
 class RefusedError(Exception):
@@ -290,9 +291,6 @@ def _no_number(name: str) -> None:
 def _state(item: Command) -> dict[str, Any]:
     names = ("command_id", "command", "state", "step", "checkpoint", "message")
     return {name: getattr(item, name) for name in names}
-
-
-_ESTABLISHED = "01"
 
 
 def peer_uid(peer: tuple[str, int], ours: tuple[str, int]) -> int | None:

@@ -19,6 +19,8 @@ from ..files import read_json, write_json
 from ..process_identity import variable
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_MOST = 99
+logger = logging.getLogger("tunefleet.control")
 
 
 def safe_job_id(job_id: str) -> str:
@@ -126,9 +128,6 @@ def _is_alive(endpoint: dict[str, Any]) -> bool | None:
     return started_at is not None and started_at == endpoint.get("process_started_at")
 
 
-logger = logging.getLogger("tunefleet.control")
-
-_MOST = 99
 _held: dict[Path, int] = {}
 """Locks of this process; kept open until it ends, when the kernel releases them."""
 

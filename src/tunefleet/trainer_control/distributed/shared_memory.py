@@ -23,6 +23,8 @@ from .tcp_store import PeerWait, StoreConnection
 _SLOTS = 64
 _RECEIVE_EVERY_S = 0.25
 _NO_PAGE = b"null"
+_WORD_BYTES = 8
+logger = logging.getLogger(__name__)
 
 
 class Entry(NamedTuple):
@@ -203,9 +205,6 @@ def _ring(number: int) -> str:
     return f"ring/{number % _SLOTS}"
 
 
-logger = logging.getLogger(__name__)
-
-_WORD_BYTES = 8
 # Words before the ring.
 _TOKEN, _FLAG, _RING = 0, 1, 2
 # An entry is one word, so that it is written atomically: another processor may see several words in another order. From

@@ -31,6 +31,7 @@ LIMIT_BYTES = 1 << 30
 """For all journals of a job: the closer they get to it, the fewer metrics are recorded."""
 _RAREST = 1 << 20
 Probe = Callable[[], Mapping[str, float | None]]
+_NOT_A_NUMBER = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 class JournalWriter:
@@ -268,9 +269,6 @@ def one_of(used_bytes: int) -> int:
 
 def _record(kind: str, fields: dict[str, Any]) -> dict[str, Any]:
     return {"seq": 0, "at": time.time(), "type": kind, **fields}
-
-
-_NOT_A_NUMBER = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def number(value: float) -> float | str:

@@ -35,7 +35,7 @@ _CONNECTIONS: Final = 64
 _MAX_BACKOFF_S: Final = 5.0
 
 
-class Desk(Protocol):
+class WorkerService(Protocol):
     """Handles the messages of workers."""
 
     async def register(self, request: RegisterRequest) -> RegisterReply:
@@ -60,8 +60,8 @@ class Desk(Protocol):
 class RedisHub:
     """Serves the Redis transport until it is closed; while Redis is down it waits, and HTTP continues to work."""
 
-    def __init__(self, url: str, keys: Keys, desk: Desk, *, name: str, store: Store) -> None:
-        self._url, self._keys, self._desk, self._name = url, keys, desk, name
+    def __init__(self, url: str, keys: Keys, service: WorkerService, *, name: str, store: Store) -> None:
+        self._url, self._keys, self._service, self._name = url, keys, service, name
         # Invalid UTF-8 of a foreign client must not prevent reading the rest, hence `replace`. A blocking pool:
         # when all workers write at the same moment, replies wait for a free connection instead of failing.
         self._redis: Any = Redis.from_pool(BlockingConnectionPool.from_url(
@@ -113,10 +113,10 @@ class RedisHub:
 
     def _note(self, error: Exception) -> None:
         """Log the first failure in a row as a warning."""
-        told = explained(error, self._url, f"XREADGROUP {self._keys.events}")
+        message = explained(error, self._url, f"XREADGROUP {self._keys.events}")
         self._failed += 1
         level = logging.WARNING if self._failed == 1 else logging.DEBUG
-        log.log(level, "%s Workers on Redis wait; HTTP continues to work. Retrying.", told)
+        log.log(level, "%s Workers on Redis wait; HTTP continues to work. Retrying.", message)
 
     async def _serve(self) -> None:
         await self._claim.hold()
@@ -130,8 +130,8 @@ class RedisHub:
 
     async def _listen(self) -> None:
         found = await groups.read(self._redis, self._keys, self._name, count=_COUNT, block_s=_BLOCK_S)
-        told = [each for each in found if not each.asks(self._keys.topic)]
-        await groups.done(self._redis, self._keys, told, delete=False)
+        foreign = [each for each in found if not each.asks(self._keys.topic)]
+        await groups.done(self._redis, self._keys, foreign, delete=False)
         self._take(each for each in found if each.asks(self._keys.topic))
 
     async def _tick_later(self) -> None:
@@ -146,7 +146,7 @@ class RedisHub:
         if not await self._redis.exists(self._keys.epoch):
             await groups.make(self._redis, self._keys)
         self._take(await groups.claim(self._redis, self._keys, self._name))
-        wanted, known = await self._desk.elastic_disabled(), await self._desk.workers()
+        wanted, known = await self._service.elastic_disabled(), await self._service.workers()
         there = set(await self._redis.smembers(self._keys.elastic_disabled))
         if wanted - there:
             await self._redis.sadd(self._keys.elastic_disabled, *sorted(wanted - there))
@@ -167,8 +167,8 @@ class RedisHub:
             parts = await self._answer(found) if found.asks(self._keys.topic) else []
             await self._send(found, parts)
         except (RedisError, OSError) as error:
-            told = explained(error, self._url, f"XADD {self._keys.inbox(found.worker_id)}")
-            log.log(logging.WARNING if not self._failed else logging.DEBUG, "A reply was not delivered: %s", told)
+            message = explained(error, self._url, f"XADD {self._keys.inbox(found.worker_id)}")
+            log.log(logging.WARNING if not self._failed else logging.DEBUG, "A reply was not delivered: %s", message)
             await self._give_up(found)
         except Exception:
             log.exception("Could not answer a message of the worker %.100r.", found.worker_id)
@@ -189,23 +189,25 @@ class RedisHub:
             late = await groups.age_s(self._redis, found) > float(fields.get("patience_s", "0"))
             if fields["type"] == REGISTRATION:
                 return [] if late else [(inbox, await self._register(found))]
-            body = await self._desk.fetch(fields["digest"]) if "digest" in fields else fields.get("body", "").encode()
+            body = (
+                await self._service.fetch(fields["digest"]) if "digest" in fields else fields.get("body", "").encode()
+            )
             request = ExchangeRequest.model_validate_json(body)
             if request.worker_id != found.worker_id:
                 raise ValueError("the message is for another worker")
             if late:
                 # Process its report, but offer nothing: the worker no longer waits.
                 request = request.model_copy(update={"want": {}, "wait_s": 0.0})
-            reply = await self._desk.exchange(request)
+            reply = await self._service.exchange(request)
             return [] if late else await self._parts(found.worker_id, reply)
         except TunefleetError as error:
             return [] if late else [(inbox, refusal(error))]
         except (ValidationError, ValueError) as error:
             log.warning("Invalid message for the worker %.100r in Redis: %.200r", found.worker_id, error)
-            told = UnreachableError(
+            unparsable = UnreachableError(
                 "The server cannot parse this message.", hint="Use compatible versions of server and worker."
             )
-            return [(inbox, refusal(told))]
+            return [(inbox, refusal(unparsable))]
 
     async def _register(self, found: StreamEntry) -> Entry:
         request = RegisterRequest.model_validate_json(found.fields.get("body", ""))
@@ -216,7 +218,7 @@ class RedisHub:
         if before and found.order < order_of(before):
             # Claimed from a dead server, or read again: a newer process has registered since.
             return refusal(UnreachableError("A later registration was processed first."))
-        reply = await self._desk.register(request)
+        reply = await self._service.register(request)
         has = request.capabilities
         fields = {
             "registration": found.id,
@@ -244,7 +246,7 @@ class RedisHub:
         entry = dispatch(offer, worker_id)
         if sum(map(len, entry.values())) <= INLINE_BYTES:
             return entry
-        digest = await self._desk.keep(offer.model_dump_json().encode(), offer.token)
+        digest = await self._service.keep(offer.model_dump_json().encode(), offer.token)
         return {**about(offer, worker_id), "digest": digest, "token": offer.token}
 
     async def _send(self, found: StreamEntry, parts: list[tuple[str, Entry]]) -> None:

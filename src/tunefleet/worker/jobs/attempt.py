@@ -75,7 +75,10 @@ class JobAttempt:
         )  # fmt: skip
         self._uploads = CheckpointUploads(record.offer, self._folder, worker_context.delivery, self.mailbox)
         self._relay = ChatRelay(
-            self.task_id, self._folder.root, lambda: worker_context.delivery(self.token), talks=executor.talks
+            self.task_id,
+            self._folder.root,
+            lambda: worker_context.delivery(self.token),
+            serves_chat=executor.serves_chat,
         )
         self._trace = AttemptTrace(record.offer, worker_context.spans, worker_context.worker_id)
         self._held_at = self._over_at = time.time()

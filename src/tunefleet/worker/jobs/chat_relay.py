@@ -32,11 +32,11 @@ _LOST: Final = ChatPiece(
 class ChatRelay:
     """Relays turns and answers while the job of an attempt runs."""
 
-    def __init__(self, task_id: str, folder: Path, delivery: Callable[[], Delivery], *, talks: bool) -> None:
+    def __init__(self, task_id: str, folder: Path, delivery: Callable[[], Delivery], *, serves_chat: bool) -> None:
         self._task_id = task_id
         self._folder = folder
         self._open = delivery
-        self._talks = talks
+        self._serves_chat = serves_chat
         self._stop = threading.Event()
         self._held: dict[str, Call] = {}
         self._waiting: list[ChatTurn] = []
@@ -45,7 +45,7 @@ class ChatRelay:
     @contextmanager
     def under_way(self) -> Iterator[None]:
         """ChatRelay while the body runs."""
-        if not self._talks:
+        if not self._serves_chat:
             yield
             return
         self._stop.clear()

@@ -39,7 +39,7 @@ class Steering:
         self._waiting: dict[str, Command] = {}
         # Commands that an earlier process of this worker sent are still tracked.
         self._followed = {command.command_id: command for command in record().commands}
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         self._wishes: dict[str, int] = {}
         self._next_look = 0.0
         self._unresponsive_since: float | None = None
@@ -92,8 +92,8 @@ class Steering:
                 self._waiting[command_id] = command
 
     def _reach(self, generation: int) -> None:
-        if self._told.get("generation") != str(generation):
-            self._told["generation"] = str(generation)
+        if self._reported.get("generation") != str(generation):
+            self._reported["generation"] = str(generation)
             self._outbox.reach(Reached(token=self._record().offer.token, generation=generation))
 
     def _send(self, handle: Handle, command: Command) -> None:
@@ -138,9 +138,9 @@ class Steering:
             self._report(command, state)
 
     def _report(self, command: Command, state: CommandState) -> None:
-        if state.state == "pending" or self._told.get(command.command_id) == state.state:
+        if state.state == "pending" or self._reported.get(command.command_id) == state.state:
             return
-        self._told[command.command_id] = state.state
+        self._reported[command.command_id] = state.state
         outcome = CommandOutcome(
             command_id=command.command_id,
             state=state.state,

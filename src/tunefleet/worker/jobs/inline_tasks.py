@@ -186,7 +186,7 @@ class LightTasks:
         for end in ends:
             if end.token in wanted:
                 self._outbox.finish(end)
-            _note(offer, end, took_s, said=end.token in wanted)
+            _note(offer, end, took_s, reported=end.token in wanted)
         # Held until its end is in the outbox: a registration in between must not lose it.
         with self._lock:
             self._accepted -= tokens
@@ -278,12 +278,12 @@ class _Unwanted(Exception):
     """A task was cancelled or dropped while it waits for a slot, or its delivery for a retry."""
 
 
-def _note(offer: Offer, end: Finish, took_s: float, *, said: bool) -> None:
+def _note(offer: Offer, end: Finish, took_s: float, *, reported: bool) -> None:
     """Log the end of a task."""
     # In the worker's log, since a light task leaves no job folder.
     ids = {offer.token: offer.task_id, **{part.token: part.task_id for part in offer.merged}}
-    words = end.outcome if said else "cancelled or dropped"
-    why = f": {end.error}" if said and end.error else ""
+    words = end.outcome if reported else "cancelled or dropped"
+    why = f": {end.error}" if reported and end.error else ""
     logger.info("Task %s (%s) ended after %.3f s: %s%s", ids[end.token], offer.kind, took_s, words, why)
 
 

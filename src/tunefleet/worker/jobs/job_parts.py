@@ -102,14 +102,14 @@ class CoalescedTasks:
         self._mailbox = mailbox
         self._news = threading.Condition()
         self._live = {part.token: part for part in offer.merged}
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
         self._ends: dict[str, Finish] = {}
 
     @property
     def tokens(self) -> tuple[str, ...]:
         """Tokens of the held tasks, whose end the server has not stored."""
         with self._news:
-            return (*self._live, *self._said)
+            return (*self._live, *self._reported)
 
     @property
     def task_ids(self) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ class CoalescedTasks:
     def settled(self) -> bool:
         """Whether the server has stored the end of all of them."""
         with self._news:
-            return not self._live and not self._said
+            return not self._live and not self._reported
 
     # Called by the exchange.
 
@@ -153,9 +153,9 @@ class CoalescedTasks:
     def wait_until_settled(self, stopped: Callable[[], bool]) -> bool:
         """Wait until the server has stored the end of all; False if the worker stops first."""
         with self._news:
-            while (self._live or self._said) and not stopped():
+            while (self._live or self._reported) and not stopped():
                 self._news.wait(0.2)
-            return not self._live and not self._said
+            return not self._live and not self._reported
 
     # Called by the attempt's thread.
 
@@ -272,7 +272,7 @@ class CoalescedTasks:
             with self._news:
                 if self._live.pop(finish.token, None) is None:
                     continue
-                self._said.add(finish.token)
+                self._reported.add(finish.token)
             # After the lock is released: the outbox has a lock of its own, under which a draft reads `tokens`.
             self._context.outbox.finish(finish)
             self._mailbox.wake()
@@ -280,7 +280,7 @@ class CoalescedTasks:
     def _forget(self, token: str) -> None:
         with self._news:
             self._live.pop(token, None)
-            self._said.discard(token)
+            self._reported.discard(token)
             self._news.notify_all()
         self._mailbox.wake()
 

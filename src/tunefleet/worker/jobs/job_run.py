@@ -37,6 +37,10 @@ _BUSY_PAUSE_S: Final = 5.0
 
 # Regular ends, including a requested pause.
 _SETTLED: Final = frozenset({"completed", "paused"})
+# Ends of a preempted job: paused at a checkpoint, or killed while there was nothing to save.
+_MADE_WAY: Final = frozenset(
+    {("paused", TaskReason.PAUSED), ("failed", TaskReason.KILLED), ("failed", TaskReason.CRASHED)}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,12 +347,6 @@ class JobRun:
                 hint="Free space on the worker's disk, or fix the folder's permissions.",
             ) from error
         self.record = record
-
-
-# Ends of a preempted job: paused at a checkpoint, or killed while there was nothing to save.
-_MADE_WAY: Final = frozenset(
-    {("paused", TaskReason.PAUSED), ("failed", TaskReason.KILLED), ("failed", TaskReason.CRASHED)}
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ _EXTRACTED: Final = "extracted"
 # Prefixes of pointers to rows and files; all others point to weights.
 _ROWS: Final = ("data.", "evaluations.", "files.", "sources.")
 _FORBIDDEN: Final = (NotFoundError, ForbiddenError)
+_UNUSUAL: Final = re.compile(r"[^A-Za-z0-9._ -]")
 
 
 class ReferenceFetcher:
@@ -257,9 +258,6 @@ def _as_input(error: TunefleetError, pointer: str) -> TunefleetError:
     if isinstance(error, ForbiddenError | NotFoundError):
         return InputError(f"spec.{pointer}: {error.message}", hint=error.hint)
     return error
-
-
-_UNUSUAL: Final = re.compile(r"[^A-Za-z0-9._ -]")
 
 
 class StageResultFetcher:

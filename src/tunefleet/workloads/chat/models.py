@@ -20,6 +20,11 @@ from tunefleet.workloads.engine.vllm_options import UTILIZATION, parallel
 from tunefleet.workloads.inference import engines
 from tunefleet.workloads.inference.weights import engine_model, runtime_adapters
 
+# Memory of an engine relative to the size of its weights; the excess is for the computation.
+_BESIDE: Final = 1.2
+# Weight files by precedence: a folder may hold both, and an optimizer as well.
+_WEIGHTS: Final = ("*.safetensors", "pytorch_model*.bin")
+
 
 class Models:
     """The models of a session. Thread-safe.
@@ -117,12 +122,6 @@ class Models:
             for each in (model, plain)
         )
         return first, second, True
-
-
-# Memory of an engine relative to the size of its weights; the excess is for the computation.
-_BESIDE: Final = 1.2
-# Weight files by precedence: a folder may hold both, and an optimizer as well.
-_WEIGHTS: Final = ("*.safetensors", "pytorch_model*.bin")
 
 
 def share_of_two(weights: Sequence[int], memory: int | None, asked: float | None) -> float | None:

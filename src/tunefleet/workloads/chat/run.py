@@ -35,6 +35,10 @@ logger = logging.getLogger(__name__)
 
 _LOOK_S: Final = 0.2
 _STATE: Final = "chat.json"
+_AS_THEY_ARE = (
+    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed",
+)  # fmt: skip
+_TOO_LONG: Final = re.compile(r"Prompt \d+ has (\d+) tokens, and the model knows (\d+)")
 
 
 def run(folder: Path) -> None:
@@ -192,22 +196,16 @@ def _gone(connection: socket.socket) -> bool:
     return bool(watched.poll(0)) and not connection.recv(1, socket.MSG_PEEK)
 
 
-_AS_THEY_ARE = (
-    "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed",
-)  # fmt: skip
-_TOO_LONG: Final = re.compile(r"Prompt \d+ has (\d+) tokens, and the model knows (\d+)")
-
-
 @dataclass(frozen=True, slots=True)
 class Conversation(Question):
     """A conversation, as one question."""
 
-    said: Sequence[dict[str, str]] = ()
+    sent: Sequence[dict[str, str]] = ()
 
     @property
     def messages(self) -> list[dict[str, str]]:
         """The messages as they were sent."""
-        return list(self.said)
+        return list(self.sent)
 
 
 def answer(models: Models, inference: InferenceSpec, request: ChatRequest) -> Iterator[ChatPiece]:
@@ -223,7 +221,7 @@ def answer(models: Models, inference: InferenceSpec, request: ChatRequest) -> It
     messages = [message.model_dump(exclude_none=True) for message in request.messages]
     if inference.system_prompt and messages[0]["role"] != "system":
         messages.insert(0, {"role": "system", "content": inference.system_prompt})
-    prompt, rendered = render(engine, Conversation(request.messages[-1].content, said=messages), inference)
+    prompt, rendered = render(engine, Conversation(request.messages[-1].content, sent=messages), inference)
     pieces = engine.stream(Request(0, prompt, sampling(inference, request), adapter, rendered))
     try:
         while True:

@@ -111,5 +111,5 @@ def _failure(folder: JobFolder, offset: int, program: str, returncode: int) -> C
     traceback = last_traceback(tail)
     last = traceback.strip().splitlines()[-1] if traceback else ""
     kind: ErrorKind = "oom" if any(sign in (last or tail[-4096:]) for sign in _MEMORY_SIGNS) else "bug"
-    said = f": {last}" if last else "; see its log"
-    return CommandFailedError(f"{program} ended with exit code {returncode}{said}.", kind, traceback)
+    reason = f": {last}" if last else "; see its log"
+    return CommandFailedError(f"{program} ended with exit code {returncode}{reason}.", kind, traceback)

@@ -13,6 +13,14 @@ from tunefleet.spec.options.answer_match import MatchSpec
 
 _MARK: Final = "####"
 _NO_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
+_QUOTED: Final = 80
+NUMBER: Final = re.compile(
+    # A minus after any of these is a dash or a subtraction: 3-7, $18-$20, 5%-6%, f(x)-2.
+    r"(?:(?<![\w$€£%)])-(?:[$€£]\s?)?|[$€£]\s?-?)?"
+    r"(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?%?"
+)
+# Bounds the length of the normal form: a model may write `1e999999999`, which would fill the memory.
+_MAX_DIGITS: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +94,6 @@ def compare(answer: str, reference: str, match: MatchSpec) -> Comparison | None:
     return Comparison(found, wanted, found == wanted)
 
 
-_QUOTED: Final = 80
-
-
 def beginning(text: str) -> str:
     """Return the beginning of a text in quotes, for messages."""
     return repr(text if len(text) <= _QUOTED else f"{text[:_QUOTED]}…")
@@ -97,15 +102,6 @@ def beginning(text: str) -> str:
 def ending(text: str) -> str:
     """Return the end of a text in quotes, for messages; of a prompt with its answer, this is the answer."""
     return repr(text if len(text) <= _QUOTED else f"…{text[-_QUOTED:]}")
-
-
-NUMBER: Final = re.compile(
-    # A minus after any of these is a dash or a subtraction: 3-7, $18-$20, 5%-6%, f(x)-2.
-    r"(?:(?<![\w$€£%)])-(?:[$€£]\s?)?|[$€£]\s?-?)?"
-    r"(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d+)?%?"
-)
-# Bounds the length of the normal form: a model may write `1e999999999`, which would fill the memory.
-_MAX_DIGITS: Final = 400
 
 
 def number(text: str) -> str | None:

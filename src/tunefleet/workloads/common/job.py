@@ -20,6 +20,8 @@ from tunefleet.trainer_control.journal.null import Journal
 from tunefleet.workloads.common import download_progress, job_secrets
 
 SpecT = TypeVar("SpecT", bound=BaseTaskSpec)
+# Deprecation notices of libraries are for maintainers, not for readers of a job's log.
+_DEPRECATIONS: Final = r"(transformers|trl|peft|accelerate|torch|lm_eval)\b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +67,6 @@ def checked(written: Mapping[str, Any], wanted: type[SpecT], *, filled: bool = T
     if not isinstance(spec, wanted):
         raise InputError(f"This program runs {wanted.__name__}, not tasks of kind {spec.task_type!r}.")
     return spec
-
-
-# Deprecation notices of libraries are for maintainers, not for readers of a job's log.
-_DEPRECATIONS: Final = r"(transformers|trl|peft|accelerate|torch|lm_eval)\b"
 
 
 def quiet_libraries() -> None:

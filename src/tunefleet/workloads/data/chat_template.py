@@ -127,11 +127,11 @@ class ChatRenderer:
         text changes. For later messages the longest word must be in the text, else they are rendered in this way as
         well.
         """
-        for key, said in _texts(message):
-            if not said.strip():
+        for key, value in _texts(message):
+            if not value.strip():
                 continue  # templates omit the empty content of a tool call
             kind = (message["role"], key, bool(chat.tools), "tool_calls" in message)
-            word = max(_WORD.findall(said), key=len, default="")
+            word = max(_WORD.findall(value), key=len, default="")
             if kind in self._probed and (not word or word in text):
                 continue
             other = [dict(each) for each in chat.messages]

@@ -30,6 +30,7 @@ _MEDIA = tuple(
     getattr(datasets, name) for name in ("Image", "Audio", "Video", "Pdf", "Nifti") if hasattr(datasets, name)
 )
 _Stored = TypeVar("_Stored", datasets.Dataset, datasets.IterableDataset)
+_SHARD = re.compile(r"(?P<name>.+)-(?P<at>\d{5})-of-(?P<count>\d{5})(-[0-9a-f]+)?")
 
 
 class Selection(Sequence[Mapping[str, Any]]):
@@ -261,9 +262,6 @@ def files_of_split(folder: Path, split: str) -> list[Path]:
     if len(named) > 1 or _SHARD.fullmatch(named[0].stem):
         _require_whole_set(folder, split, named)
     return named
-
-
-_SHARD = re.compile(r"(?P<name>.+)-(?P<at>\d{5})-of-(?P<count>\d{5})(-[0-9a-f]+)?")
 
 
 def _data_files(folder: Path) -> list[Path]:

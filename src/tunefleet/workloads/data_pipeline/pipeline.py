@@ -26,6 +26,7 @@ from tunefleet.workloads.data_pipeline.spool import Spool
 from tunefleet.workloads.data_pipeline.tokenizers import Tokenizers
 
 Rows = Iterator[Row]
+_REPORT_ROWS = 1000
 
 
 class ProgressCallback(Protocol):
@@ -37,9 +38,6 @@ class ProgressCallback(Protocol):
 
 def _silent(phase: str, done: int = 0, total: int = 0) -> None:
     del phase, done, total
-
-
-_REPORT_ROWS = 1000
 
 
 @dataclass

@@ -31,6 +31,7 @@ from tunefleet.workloads.data_pipeline.writer import write
 # Folder for rows that wait for others; deleted at the end.
 WORKSPACE: Final = "rows"
 _REPORT_S: Final = 0.5
+POINTER = "preview.model"
 
 
 def main(folder: Path) -> None:
@@ -131,11 +132,11 @@ class _ShapeReporter:
 
     def __init__(self, session: JobSession, sentences: list[str]) -> None:
         self._session = session
-        self._said = sentences
+        self._sentences = sentences
 
     def say(self, sentence: str) -> None:
-        if sentence not in self._said:
-            self._said.append(sentence)
+        if sentence not in self._sentences:
+            self._sentences.append(sentence)
             self._session.journal.event("data.recognised", sentence)
 
 
@@ -153,9 +154,6 @@ class _ProgressReporter:
             self._reported_at, self._phase = now, phase
             self._session.status.update(phase=phase, values={"rows": done})
             self._session.journal.progress(phase, step=done, max_steps=total)
-
-
-POINTER = "preview.model"
 
 
 def previewed(

@@ -21,6 +21,8 @@ from tunefleet.workloads.embedding.pooling import offsets_of
 
 # Marks a folder of sentence-transformers.
 MODULES = "modules.json"
+# Tokenizers without a limit report a number beyond this.
+_NO_LIMIT: Final = 1 << 24
 
 
 class Encoder:
@@ -123,10 +125,6 @@ def _has_modules(source: Source) -> bool:
     except EntryNotFoundError:
         return False
     return True
-
-
-# Tokenizers without a limit report a number beyond this.
-_NO_LIMIT: Final = 1 << 24
 
 
 class SentenceModel:

@@ -15,6 +15,9 @@ from tunefleet.workloads.faults import RequestError
 if TYPE_CHECKING:
     from tunefleet.workloads.engine.structured_output import Matcher
 
+# The replacement character, to which the bytes of an incomplete character are decoded.
+_INCOMPLETE = "\ufffd"
+
 
 @dataclass(slots=True)
 class Row:
@@ -114,10 +117,6 @@ class Row:
         self.finish = finish
         self.matcher = None
         self.detokenizer.finish()
-
-
-# The replacement character, to which the bytes of an incomplete character are decoded.
-_INCOMPLETE = "\ufffd"
 
 
 class Detokenizer:

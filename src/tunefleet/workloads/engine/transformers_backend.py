@@ -31,6 +31,10 @@ Gone = Callable[[], bool]
 _OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "cannot allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 _LOST = "CUDA error"
+_MOST_ROWS = {"cuda": 256, "cpu": 32, "mps": 32}
+_PART_OF_FREE = {"cuda": 0.8, "cpu": 0.4, "mps": 0.4}
+# Float32 tensors of vocabulary width that sampling a token allocates.
+_WORK_COPIES = 6
 
 
 def never_gone() -> bool:
@@ -259,12 +263,6 @@ class FairLock:
         self.give()
         self.take()
         return True
-
-
-_MOST_ROWS = {"cuda": 256, "cpu": 32, "mps": 32}
-_PART_OF_FREE = {"cuda": 0.8, "cpu": 0.4, "mps": 0.4}
-# Float32 tensors of vocabulary width that sampling a token allocates.
-_WORK_COPIES = 6
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:

@@ -72,8 +72,8 @@ class VllmEngine:
         ranks = [_rank_of(Path(each.path)) for each in (*self._adapters.values(), *self._always)]
         fields = {field.name for field in dataclasses.fields(EngineArgs)}
         machine = _machine(gpus)
-        arguments, said = engine_args(model, source.path, machine, known=fields, ranks=ranks)
-        for sentence in said:
+        arguments, messages = engine_args(model, source.path, machine, known=fields, ranks=ranks)
+        for sentence in messages:
             say(sentence)
         try:
             # Without this a model could generate whitespace between JSON tokens endlessly.

@@ -56,20 +56,20 @@ def engine_args(
     model: EngineModel, path: str, machine: Machine, *, known: Collection[str], ranks: Sequence[int]
 ) -> tuple[dict[str, Any], list[str]]:
     """Return vLLM's arguments, and messages for the user about changed or ignored options."""
-    options, said = model.options, []
+    options, messages = model.options, []
     found: dict[str, Any] = {"model": path, "trust_remote_code": model.trust_remote_code, "disable_log_stats": True}
     found |= {"max_logprobs": MAX_LOGPROBS, "revision": model.revision or options.get("revision")}
     found |= {name: options[name] for name in _PASSED_ON if options.get(name) is not None}
     found["tensor_parallel_size"] = parallel(options.get("tensor_parallel_size"), machine.gpus)
     asked = options.get("tensor_parallel_size") or 1
     if asked > found["tensor_parallel_size"]:
-        said.append(f"tensor_parallel_size: {asked} is lowered to {found['tensor_parallel_size']}: no more GPUs.")
+        messages.append(f"tensor_parallel_size: {asked} is lowered to {found['tensor_parallel_size']}: no more GPUs.")
     if machine.free:
         # On a CPU it is a fraction of main memory, which other processes need as well.
         default = UTILIZATION if machine.gpus else round(min(machine.free) / 2, 3)
         share, why = utilization(float(options.get("gpu_memory_utilization") or default), machine.free)
         found["gpu_memory_utilization"] = share
-        said += [why] if why else []
+        messages += [why] if why else []
     rope = _rope(options)
     if rope:
         found["hf_overrides"] = {"rope_parameters": rope}
@@ -79,8 +79,8 @@ def engine_args(
         found["max_cpu_loras"] = max(loaded, len(ranks))
     for name in sorted((found.keys() - known) | (options.keys() - set(_PASSED_ON) - _HANDLED)):
         found.pop(name, None)
-        said.append(f"model.vllm.{name} has no effect: this version of vLLM does not support it.")
-    return {name: value for name, value in found.items() if value is not None}, said
+        messages.append(f"model.vllm.{name} has no effect: this version of vLLM does not support it.")
+    return {name: value for name, value in found.items() if value is not None}, messages
 
 
 def parallel(asked: int | None, gpus: int) -> int:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from tunefleet.workloads.evaluation.launch import Run
 
 _OFFLINE: Final = ("Offline", "ConnectionError", "ConnectTimeout", "LocalEntryNotFound", "MaxRetryError")
+_KEPT_KEYS: Final = (
+    "results", "groups", "group_subtasks", "versions", "n-shot", "higher_is_better", "n-samples", "samples",
+    "task_hashes",
+)  # fmt: skip
 
 
 def measure(run: Run, index: int, evaluation: EvaluationSpec) -> Measured:
@@ -162,12 +166,6 @@ def _aggregations(configs: Mapping[str, Any]) -> dict[str, dict[str, str]]:
         both = {name: own.get(name) or usual.get(name) for name in (*usual, *own)}
         found[task] = {str(name): how for name, how in both.items() if isinstance(how, str)}
     return found
-
-
-_KEPT_KEYS: Final = (
-    "results", "groups", "group_subtasks", "versions", "n-shot", "higher_is_better", "n-samples", "samples",
-    "task_hashes",
-)  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -33,6 +33,7 @@ from tunefleet.workloads.federated.uploader import Capture, Sent
 from tunefleet.workloads.federated.weight_reload import blend, keep_frozen_copy
 
 logger = logging.getLogger("tunefleet.federation")
+_SLOPE = math.sqrt(5)
 
 
 class FederationWarning(UserWarning):
@@ -259,9 +260,6 @@ class ProximalTerm:
         for name, parameter in self._live.trained.items():
             if parameter.grad is not None:
                 parameter.grad.add_(parameter - self._anchor[name], alpha=self._mu)
-
-
-_SLOPE = math.sqrt(5)
 
 
 @torch.no_grad()

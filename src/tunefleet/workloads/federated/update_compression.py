@@ -113,7 +113,7 @@ def _write(file: Path, feedback: Feedback) -> None:
 def _read(file: Path) -> Feedback:
     with safe_open(file, framework="numpy") as opened:
         found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is no mapping
-        said = (opened.metadata() or {}).get(_UPDATE, "")
+        stored = (opened.metadata() or {}).get(_UPDATE, "")
     own = {name.removeprefix(_OWN): each for name, each in found.items() if name.startswith(_OWN)}
     residual = {name: each for name, each in found.items() if not name.startswith(_OWN)}
-    return Feedback(residual, int(said) if said.isdecimal() else None, own)
+    return Feedback(residual, int(stored) if stored.isdecimal() else None, own)

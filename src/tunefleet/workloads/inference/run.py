@@ -37,6 +37,11 @@ logger = logging.getLogger(__name__)
 
 _SAMPLES = 8
 _REFERENCES = ("reference_answer", "reference", "answer", "response")
+# Without a count, so that all shards of a sharded task report the same sentence.
+_ALL_EMPTY: Final = (
+    "All answers are empty: does the prompt have the format of the training data? Check data.separator of the "
+    "training run, and inference.chat_template."
+)
 
 
 def run(folder: Path) -> None:
@@ -206,13 +211,6 @@ def _found(field: ExportField, item: Mapping[str, Any]) -> Any:
         return item.get(field.kind)
     place = item if field.kind == "item" else item.get("metadata") or {}
     return place.get(field.key or "")
-
-
-# Without a count, so that all shards of a sharded task report the same sentence.
-_ALL_EMPTY: Final = (
-    "All answers are empty: does the prompt have the format of the training data? Check data.separator of the "
-    "training run, and inference.chat_template."
-)
 
 
 @dataclass(frozen=True, slots=True)

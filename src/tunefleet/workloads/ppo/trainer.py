@@ -36,6 +36,9 @@ from tunefleet.workloads.training.checkpoint_compression import decompressed, fi
 from tunefleet.workloads.training.exact_trainer import ExactTrainer, preserve_random_state
 from tunefleet.workloads.training.model.lora import REFERENCE
 
+VALUE_FILE = "value_model.safetensors"
+_STATE = "trainer_state.json"
+
 
 class Trainer(ExactTrainer, PPOTrainer):
     """Samples answers, scores them and trains on them; one step is one batch of answers."""
@@ -316,10 +319,6 @@ def _inputs(part: Rollout) -> dict[str, Any]:
         "output_hidden_states": True,
         "use_cache": False,
     }
-
-
-VALUE_FILE = "value_model.safetensors"
-_STATE = "trainer_state.json"
 
 
 def write_value_model(trainer: Any) -> None:

@@ -36,6 +36,8 @@ from tunefleet.workloads.training.setup import HardwareSetup, arguments_context,
 SpecT = TypeVar("SpecT", bound=AlignmentTaskSpec)
 # Metrics of losses on pairs: how often the chosen answer is preferred, and by which reward margin.
 MARGINS: Final = {"accuracy": "rewards/accuracies", "margin": "rewards/margins"}
+# Folder in the job folder for rows with the log-probabilities of the reference model.
+FOLDER = "reference"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +169,6 @@ def require_rows(counts: Counts, origin: str, max_length: int) -> None:
             f"No row of {origin} has trained tokens within {max_length} tokens.",
             hint="Raise `training.max_seq_length`.",
         )
-
-
-# Folder in the job folder for rows with the log-probabilities of the reference model.
-FOLDER = "reference"
 
 
 def load_reference_model(launch: Launch[SpecT], parts: Parts) -> Any:

@@ -31,6 +31,9 @@ OUTPUT: Final = "output"
 _OURS: Final = ("TUNEFLEET_", "ORCHESTRATOR_", "NEBULA_", "REDIS_", "PYTHON", "LD_")
 _LOOK_S: Final = 1.0
 _LOG_BYTES: Final = 256 << 20
+# Result keys that the task itself uses.
+RESERVED: Final = ("ok", "outputs", "run", "files", "children")
+_RESULT_BYTES: Final = 16 << 20
 
 
 def main(folder: Path) -> None:
@@ -172,11 +175,6 @@ def _record(session: JobSession, metrics: Mapping[str, Any]) -> None:
     if numbers:
         session.journal.metric(0, numbers)
         session.journal.event("code.returned", f"The function returned {json.dumps(numbers)}.")
-
-
-# Result keys that the task itself uses.
-RESERVED: Final = ("ok", "outputs", "run", "files", "children")
-_RESULT_BYTES: Final = 16 << 20
 
 
 def returned(path: Path, emits: Sequence[str]) -> dict[str, Any]:

@@ -28,6 +28,11 @@ from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
 from tunefleet.workloads.runpod.repository import Parts, Repository
 
 logger = logging.getLogger(__name__)
+_KIND: Final = "merge"
+_PROGRAM: Final = "tunefleet.workloads.merging:main"
+_PRODUCT: Final = "final_model"
+_KEPT_BACK: Final = "RUNPOD_"
+"""Prefix of RunPod's own credentials, which a merge does not need."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,22 +60,22 @@ class JobInput:
         Raises:
             InputError: If a field is missing, or has the wrong type; names the field but not its value.
         """
-        said = given if isinstance(given, Mapping) else {}
+        fields = given if isinstance(given, Mapping) else {}
         texts = {
-            "lora_model_id": said.get("lora_model_id"),
-            "base_model_id": said.get("base_model_id"),
-            "hf_username": said.get("hf_username") or environment.get("HF_USERNAME"),
-            "hf_token": said.get("hf_token") or environment.get("HF_TOKEN"),
+            "lora_model_id": fields.get("lora_model_id"),
+            "base_model_id": fields.get("base_model_id"),
+            "hf_username": fields.get("hf_username") or environment.get("HF_USERNAME"),
+            "hf_token": fields.get("hf_token") or environment.get("HF_TOKEN"),
         }
         wrong = [name for name, value in texts.items() if not isinstance(value, str) or not value]
         if wrong:
             raise InputError(f"The job's input lacks {', '.join(wrong)}.")
         defaults = {"anonimize": False, "private": True, "trust_remote_code": False, "merge_anew": False}
-        switches = {name: said.get(name, default) for name, default in defaults.items()}
+        switches = {name: fields.get(name, default) for name, default in defaults.items()}
         wrong = [name for name, value in switches.items() if not isinstance(value, bool)]
         if wrong:
             raise InputError(f"{' and '.join(wrong)} of the job's input must be true or false.")
-        revision = said.get("lora_revision")
+        revision = fields.get("lora_revision")
         if revision is not None and not isinstance(revision, str):
             raise InputError("lora_revision of the job's input must be text.")
         lora, base, username, token = map(str, texts.values())
@@ -113,13 +118,6 @@ async def _done(wanted: JobInput) -> dict[str, Any]:
         name = await asyncio.to_thread(place.put, name, made.folder, parts)
     logger.info("%s and %s are merged into %s", parts.lora, parts.base, name)
     return {"model_repo_id": name, "status": "success", "verified": made.verified}
-
-
-_KIND: Final = "merge"
-_PROGRAM: Final = "tunefleet.workloads.merging:main"
-_PRODUCT: Final = "final_model"
-_KEPT_BACK: Final = "RUNPOD_"
-"""Prefix of RunPod's own credentials, which a merge does not need."""
 
 
 class MergeFailed(TunefleetError):
@@ -188,5 +186,5 @@ def _why(job: JobFolder, code: int) -> str:
         status = JobStatus.model_validate_json(job.status_json.read_bytes())
     except (OSError, ValueError):
         return f"the merge ended with code {code}, without an error message"
-    said = status.error or f"the merge ended with code {code}"
-    return f"out of memory: {said}" if status.error_kind == "oom" else said
+    reason = status.error or f"the merge ended with code {code}"
+    return f"out of memory: {reason}" if status.error_kind == "oom" else reason

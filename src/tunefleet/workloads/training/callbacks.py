@@ -21,6 +21,15 @@ from tunefleet.workloads.training.checkpoint_compression import CompressionCallb
 from tunefleet.workloads.training.launch import Launch, SpecT
 
 _REWARD_TASKS: Final = ("grpo", "ppo", "rloo")
+# Losses that the median is taken of.
+_HISTORY = 100
+# Fewer logged losses have no reliable median: the first steps of a run vary too much.
+_MIN_HISTORY = 20
+# A loss is high above both three times the median and one nat over it; near zero the ratio alone is noise.
+_TIMES = 3.0
+_NATS = 1.0
+# Single spikes recover on their own; this many high losses in a row do not.
+_MAX_HIGH_IN_A_ROW = 10
 
 
 def common_callbacks(launch: Launch[SpecT]) -> list[TrainerCallback]:
@@ -54,16 +63,6 @@ class StepPrinter(TrainerCallback):
 
 
 Policy = Literal["stop", "rollback", "ignore"]
-
-# Losses that the median is taken of.
-_HISTORY = 100
-# Fewer logged losses have no reliable median: the first steps of a run vary too much.
-_MIN_HISTORY = 20
-# A loss is high above both three times the median and one nat over it; near zero the ratio alone is noise.
-_TIMES = 3.0
-_NATS = 1.0
-# Single spikes recover on their own; this many high losses in a row do not.
-_MAX_HIGH_IN_A_ROW = 10
 
 
 class LossRise:

@@ -23,6 +23,8 @@ MAX_BYTES: Final = 256 << 20
 # Rows per iteration, which bounds temporary memory.
 _ROWS: Final = 64
 IGNORED: Final = -100
+# A mixture of experts adds a router loss, which TRL computes from all positions.
+_ROUTED: Final = "output_router_logits"
 
 
 def score_labels_only(model: nn.Module) -> None:
@@ -52,10 +54,6 @@ def score_labels_only(model: nn.Module) -> None:
 
     model_forward: Any = types.MethodType(forward, inner)
     inner.forward = model_forward
-
-
-# A mixture of experts adds a router loss, which TRL computes from all positions.
-_ROUTED: Final = "output_router_logits"
 
 
 def _output(logits: torch.Tensor, labels: torch.Tensor, mask: torch.Tensor, items: Any) -> Any:

@@ -45,6 +45,8 @@ T = TypeVar("T")
 
 # Filled in by the worker, which packs the archive after the process has ended and its GPU is free.
 _ARCHIVE_KEYS = ("archive", "archive_path", "archive_url", "archive_bytes")
+CONFIG: Final = "adapter_config.json"
+_HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def open_training(folder: Path, wanted: type[SpecT]) -> Launch[SpecT]:
@@ -209,10 +211,6 @@ class RunOnce(TrainerCallback, Generic[T]):
     ) -> None:
         """Run the function."""
         self.run()
-
-
-CONFIG: Final = "adapter_config.json"
-_HUB_ID: Final = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def set_base_name(folder: Path, base: str) -> None:

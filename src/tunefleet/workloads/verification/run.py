@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 PRODUCT: Final = "final_model"
 _SNAPSHOTS: Final = "snapshots"
 """Folder in the hub's cache whose subfolders are named by commit."""
+POINTER: Final = "model.tokenizer"
+_WANTED: Final = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
+"""Files that are downloaded for a tokenizer; no weights."""
 
 
 def run(folder: Path) -> None:
@@ -126,11 +129,6 @@ def _commit(source: Source) -> str | None:
 def _tell(task: OpenedJob[VerifyTaskSpec], phase: str, text: str) -> None:
     task.journal.event(f"verify.{phase}", text)
     task.journal.progress(phase)
-
-
-POINTER: Final = "model.tokenizer"
-_WANTED: Final = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
-"""Files that are downloaded for a tokenizer; no weights."""
 
 
 def locate(name: str, given: str | None, workspace: Path) -> Source:

@@ -9,7 +9,7 @@ import pytest
 
 from tunefleet.db.fleet.clusters import ClusterJobRow
 from tunefleet.integrations.clusters import ClusterJobState
-from tunefleet.orchestrator.clusters.policy import LEAVE_S, VANISHED_S, Crew, Step, next_step
+from tunefleet.orchestrator.clusters.policy import LEAVE_S, VANISHED_S, JobWorkers, Step, next_step
 
 NOW = 1000.0
 PATIENCE_S = 600.0
@@ -23,8 +23,8 @@ LATE = LEAVES._replace(leaving_at=NOW - LEAVE_S - 1)
 WAITING = ClusterJobState("17", "waiting", "pending (Priority)")
 RUNNING = ClusterJobState("17", "running")
 OVER = ClusterJobState("17", "ended", "failed (NonZeroExitCode)")
-HERE = Crew(("a", "b"))
-HALF = Crew(("a",), complete=False)
+HERE = JobWorkers(("a", "b"))
+HALF = JobWorkers(("a",), complete=False)
 
 
 def test_nothing_is_concluded_from_a_cluster_that_may_not_know_the_job_yet() -> None:
@@ -45,7 +45,7 @@ def test_a_task_that_needs_its_nodes_waits_and_runs(status: str) -> None:
 @pytest.mark.parametrize("status", ["pending", "paused", "completed", "failed", "cancelled", None])
 def test_a_task_that_needs_no_nodes_gives_them_back(status: str | None) -> None:
     assert step(RUNS, status, RUNNING, HERE) == Step("leave")
-    assert step(RUNS, status, RUNNING, Crew()) == Step("cancel"), "nobody is there who could leave"
+    assert step(RUNS, status, RUNNING, JobWorkers()) == Step("cancel"), "nobody is there who could leave"
     assert step(JOB, status, WAITING) == Step("cancel")
     assert step(ASKED, status, WAITING) == Step("cancel")
     assert step(RUNS, status, OVER) == Step("end", "failed (NonZeroExitCode)")
@@ -86,9 +86,9 @@ def test_the_words_of_a_job_that_was_given_up_are_those_of_the_giving_up() -> No
 
 def test_nodes_that_cannot_run_the_task_fail_it_once_all_are_there() -> None:
     lacks = "the node a has 0 GPUs, 1 are needed"
-    assert step(RUNS, "queued", RUNNING, Crew(("a", "b"), lacks)) == Step("fail", lacks)
+    assert step(RUNS, "queued", RUNNING, JobWorkers(("a", "b"), lacks)) == Step("fail", lacks)
     # Of an elastic one others may come, and then be enough.
-    few = Crew(("a", "b"), lacks, complete=False)
+    few = JobWorkers(("a", "b"), lacks, complete=False)
     assert step(RUNS, "queued", RUNNING, few) == Step("none")
     assert step(RAN_LONG, "queued", RUNNING, few) == Step("cancel", lacks, barren=True)
 
@@ -107,12 +107,12 @@ def test_patience_with_nodes_ends() -> None:
 
 def test_what_is_left_of_a_job_of_which_a_node_died_is_given_back() -> None:
     ran = RAN_LONG._replace(used=1)
-    left = Crew(("a",), standing=1, over_at=NOW - 31)
+    left = JobWorkers(("a",), online=1, over_at=NOW - 31)
     why = "workers of 1 of its 2 nodes are left"
     assert step(ran, "queued", RUNNING, left) == Step("leave", why)
     assert step(ran, "queued", RUNNING, replace(left, ids=())) == Step("cancel", why)
     assert step(ran, "queued", RUNNING, replace(left, over_at=NOW - 29)) == Step("none"), "it may come back yet"
-    assert step(ran, "queued", RUNNING, replace(left, ids=(), standing=2)) == Step("none"), "the server has restarted"
+    assert step(ran, "queued", RUNNING, replace(left, ids=(), online=2)) == Step("none"), "the server has restarted"
     assert step(ran, "running", RUNNING, left) == Step("none")
     # What was requeued since begins anew, and its workers are still to come.
     assert step(RUNS._replace(used=1), "queued", RUNNING, left) == Step("none")
@@ -120,7 +120,7 @@ def test_what_is_left_of_a_job_of_which_a_node_died_is_given_back() -> None:
 
 
 def test_a_job_that_is_frozen_or_just_being_requeued_is_not_given_back() -> None:
-    ran, gone = RAN_LONG._replace(used=1), Crew(standing=0, over_at=NOW - 300)
+    ran, gone = RAN_LONG._replace(used=1), JobWorkers(online=0, over_at=NOW - 300)
     assert step(ran, "queued", RUNNING, gone).act == "cancel"
     assert step(ran, "queued", replace(RUNNING, ending=True), gone) == Step("none")
     assert step(ran, "queued", ClusterJobState("17", "waiting", "suspended"), gone) == Step("waits", "suspended")
@@ -130,15 +130,18 @@ def test_a_job_that_is_frozen_or_just_being_requeued_is_not_given_back() -> None
 
 
 def test_nodes_that_something_else_kept_from_the_task_do_not_count_against_it() -> None:
-    held = Crew(("a", "b"), held="waiting: 2 tasks of the project red run, and its quota is 2")
+    held = JobWorkers(("a", "b"), held="waiting: 2 tasks of the project red run, and its quota is 2")
     assert step(RUNS, "queued", RUNNING, held) == Step("none")
     told = step(RAN_LONG, "queued", RUNNING, held)
     assert (told.act, told.barren) == ("cancel", False)
-    assert "its quota is 2" in (told.told or "")
+    assert "its quota is 2" in (told.reason or "")
 
 
 def step(
-    job: ClusterJobRow, status: str | None = "queued", seen: ClusterJobState | None = WAITING, crew: Crew | None = None
+    job: ClusterJobRow,
+    status: str | None = "queued",
+    seen: ClusterJobState | None = WAITING,
+    crew: JobWorkers | None = None,
 ) -> Step:
     more: dict[str, Any] = {"now": NOW, "patience_s": PATIENCE_S, "lost_after_s": 30.0}
-    return next_step(job, status, seen, crew or Crew(), **more)
+    return next_step(job, status, seen, crew or JobWorkers(), **more)

@@ -64,7 +64,7 @@ async def test_what_the_document_wants_is_asked_for(field: Field) -> None:
 async def test_what_was_stored_and_never_asked_for_is_asked_for_anew(field: Field) -> None:
     task_id = await field.lab.submit(ON_SLURM)
     # The server dies between the two.
-    await field.lab.core.write(lambda each: cluster_jobs.order(each, task_id, "slurm", field.lab.clock.wall))
+    await field.lab.core.write(lambda each: cluster_jobs.create(each, task_id, "slurm", field.lab.clock.wall))
     await field.look()
     assert (field.slurm.submits, (await field.row()).state) == ([], "submitting")
     assert await field.why(task_id) == "waiting: requesting nodes of slurm."
@@ -76,9 +76,9 @@ async def test_what_was_stored_and_never_asked_for_is_asked_for_anew(field: Fiel
 
 async def test_what_was_taken_though_nobody_heard_of_it_is_found_by_its_name(field: Field) -> None:
     task_id = await field.lab.submit(ON_SLURM)
-    order = await field.lab.core.write(lambda each: cluster_jobs.order(each, task_id, "slurm", field.lab.clock.wall))
+    order = await field.lab.core.write(lambda each: cluster_jobs.create(each, task_id, "slurm", field.lab.clock.wall))
     assert order is not None
-    field.slurm.submit(order.ask({}, (), 600.0))
+    field.slurm.submit(order.node_request({}, (), 600.0))
     field.slurm.now("running")
     await field.look()
     assert [(row.state, row.job_id) for row in await field.rows()] == [("running", "101")]

@@ -16,7 +16,7 @@ class WordCountExecutor(JobExecutor):
     kind = "word_count"
     program = "tunefleet_word_count.program:main"
     merges: ClassVar[bool] = True
-    heeds = BETWEEN_ITEMS
+    supported_commands = BETWEEN_ITEMS
 
     def unavailable_reason(self) -> str | None:
         """Return why this machine cannot run the kind, as a sentence with the way out; here it always can."""

@@ -89,12 +89,12 @@ def job_state(connection: Connection, row: FederationRow, caller: FederationCall
     )
 
 
-def _percent(connection: Connection, row: FederationRow, wanted: int | None) -> float:
+def _percent(connection: Connection, row: FederationRow, rounds_total: int | None) -> float:
     if row.status == FederationStatus.COMPLETED:
         return 100.0
-    if wanted is None:
+    if rounds_total is None:
         return 0.0
-    return round(100.0 * rounds.count(connection, row.seq, RoundStatus.PUBLISHED) / wanted, 1)
+    return round(100.0 * rounds.count(connection, row.seq, RoundStatus.PUBLISHED) / rounds_total, 1)
 
 
 def _workers(connection: Connection, row: FederationRow, caller: FederationCaller) -> tuple[JobWorker, ...]:

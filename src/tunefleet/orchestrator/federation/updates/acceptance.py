@@ -26,7 +26,7 @@ from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, GoneE
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundStatus
 from tunefleet.orchestrator.federation import rounds as round_operations
-from tunefleet.orchestrator.federation.rounds import rows_of_both
+from tunefleet.orchestrator.federation.rounds import combined_rows
 from tunefleet.orchestrator.federation.status import FOREVER, PAUSED, QUEUED, locked, move, publish_event, spec_of
 from tunefleet.schemas.federated import Losses, UploadDtype
 from tunefleet.spec.options.federation_options import MAX_WORKERS
@@ -300,10 +300,10 @@ def _store(
     now: float,
 ) -> tuple[UpdateRow, UpdateRow | None]:
     """Store an update, and return it with the one that it replaces."""
-    counts = doubt is None and round_operations.takes(current, arrived.worker)
+    counts = doubt is None and round_operations.is_participant(current, arrived.worker)
     state = DISCARDED if doubt is not None else COUNTED if counts else WAITING
     number = current.number if counts or doubt else None
-    older = None if doubt is not None else federation_updates.standing(connection, row.seq, arrived.worker, number)
+    older = None if doubt is not None else federation_updates.current(connection, row.seq, arrived.worker, number)
     if older is not None and _is_late(older, arrived):
         return _store(connection, row, current, arrived, LATE, now)
     if doubt is None:
@@ -322,7 +322,7 @@ def _store(
     if doubt is not None:
         return federation_updates.insert_one(connection, new), None
     if older is not None:
-        new = new._replace(num_examples=rows_of_both(connection, row, older, new))
+        new = new._replace(num_examples=combined_rows(connection, row, older, new))
         # First, because a unique index allows one update of a worker per round.
         federation_updates.change(connection, [older.seq], {"state": DISCARDED})
     stored = federation_updates.insert_one(connection, new)

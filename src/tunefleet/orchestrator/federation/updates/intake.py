@@ -47,6 +47,8 @@ _MAX_TRANSFERS: Final = 2
 _transfers = ThreadPoolExecutor(2 * _MAX_TRANSFERS, thread_name_prefix="tunefleet-transfers")
 # One federation uses at most half of the transfer threads. Weak values: a semaphore is dropped with its last user.
 _turns: Final[WeakValueDictionary[tuple[asyncio.AbstractEventLoop, str], asyncio.Semaphore]] = WeakValueDictionary()
+# Key of the adapter's weights among the paths of the tokenizer files.
+_WEIGHTS: Final = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +206,6 @@ def _hold(connection: Connection, *, core: ServerContext, row: FederationRow, ne
     # Pinned before they are stored: the garbage collector could delete unpinned files before the update is accepted.
     until = core.clock.wall() + _INTAKE_PIN_S
     artifacts.pin(connection, [*new.sizes], holder=new.holder, until=until)
-
-
-# Key of the adapter's weights among the paths of the tokenizer files.
-_WEIGHTS: Final = ""
 
 
 def _sizes(content: Content) -> dict[str, tuple[str, int]]:

@@ -37,6 +37,8 @@ TRAINED: Final = (
     f"trains, so that there is only one: {_FIX}."
 )
 _NAMES: Final[dict[tuple[str, ...], UploadDtype]] = {("BF16",): "bf16", ("F16",): "fp16"}
+# Values that are compared at a time, to bound memory.
+_BLOCK: Final = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +104,6 @@ def examine_archive(
     return replace(examined, remark=TRAINED), found
 
 
-# Values that are compared at a time, to bound memory.
-_BLOCK: Final = 1 << 18
-
-
 def untrained(sent: Path, given: Path) -> bool:
     """Whether a file has the same values as another one, exactly or rounded to its own dtypes.
 
@@ -119,12 +117,12 @@ def untrained(sent: Path, given: Path) -> bool:
         return all(_same(mine, theirs, mine.tensors[name], theirs.tensors[name]) for name in shapes)
 
 
-def _same(mine: AdapterFile, theirs: AdapterFile, sent: TensorInfo, given: TensorInfo) -> bool:
+def _same(own: AdapterFile, other: AdapterFile, sent: TensorInfo, given: TensorInfo) -> bool:
     for start in range(0, sent.size, _BLOCK):
         count = min(_BLOCK, sent.size - start)
         left, right = np.empty(count, np.float32), np.empty(count, np.float32)
-        mine.read(sent, start, left)
-        theirs.read(given, start, right)
+        own.read(sent, start, left)
+        other.read(given, start, right)
         if sent.dtype != given.dtype and holds(right, sent.dtype):
             widen(narrow(right, sent.dtype), sent.dtype, right)
         if not np.array_equal(left, right):

@@ -19,6 +19,17 @@ from tunefleet.workloads.common.base_model import require_same_vocabulary
 ALL_LINEAR: Literal["all-linear"] = "all-linear"
 # TRL's name for the frozen copy of an adapter that serves as the reference model.
 REFERENCE: Final = "ref"
+# Keys of `lora`, and PEFT's names for them.
+_SAME: Final = {
+    "r": "r",
+    "alpha": "lora_alpha",
+    "dropout": "lora_dropout",
+    "bias": "bias",
+    "use_rslora": "use_rslora",
+    "use_dora": "use_dora",
+    "target_modules": "target_modules",
+    "modules_to_save": "modules_to_save",
+}
 
 
 def lora_config(model: PreTrainedModel, lora: LoraSpec, *, scores: bool = False) -> LoraConfig:
@@ -58,19 +69,6 @@ def require_same(model: PreTrainedModel, lora: LoraSpec, folder: str) -> None:
                 "adapter keeps its shape and scale.",
                 hint=f"Leave `lora.{name}` out, or start a new adapter without the loaded one.",
             )
-
-
-# Keys of `lora`, and PEFT's names for them.
-_SAME: Final = {
-    "r": "r",
-    "alpha": "lora_alpha",
-    "dropout": "lora_dropout",
-    "bias": "bias",
-    "use_rslora": "use_rslora",
-    "use_dora": "use_dora",
-    "target_modules": "target_modules",
-    "modules_to_save": "modules_to_save",
-}
 
 
 def _formatted(value: object) -> str:
