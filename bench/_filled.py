@@ -22,7 +22,7 @@ from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_id
-from tunefleet.orchestrator.tasks import policies
+from tunefleet.orchestrator.tasks import spec_columns
 from tunefleet.placement import Requirement
 from tunefleet.settings import ServerSettings
 
@@ -84,7 +84,7 @@ def _new(workflow_id: str, seq: int, need: Requirement, numbers: range, now: flo
             "id": new_id("task"), "project": "default", "workflow_id": workflow_id, "workflow_seq": seq,
             "name": f"rate-{number:05}", "kind": kind,
             "slot_class": "job", "owner": ("ada", "ben", "cleo")[number % 3], "parent_task_id": None, "priority": 0,
-            "rank": policies.rank(now + number * 1e-3, 0), "requirement_key": need.key, "max_attempts": 3,
+            "rank": spec_columns.rank(now + number * 1e-3, 0), "requirement_key": need.key, "max_attempts": 3,
             "backoff_s": 10.0, "retry_on": "", "on_lost": "replace", "max_runtime_s": None, "queue_deadline": None,
             "created_at": now - 60 * (numbers[-1] - number),
         }  # fmt: skip

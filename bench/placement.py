@@ -48,7 +48,7 @@ from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet.presence import Fleet, Presence
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.scheduling import scheduler
-from tunefleet.orchestrator.tasks import policies
+from tunefleet.orchestrator.tasks import spec_columns
 from tunefleet.placement import Candidate, Device, Requirement, WorkerState, plan
 from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, Gpu, GpuLoad, Load
 from tunefleet.settings import ServerSettings
@@ -187,7 +187,7 @@ def _new_tasks(workflow: tuple[str, int], numbers: range, now: float) -> Iterato
         values = {
             "id": new_id("task"), "project": "default", "workflow_id": workflow[0], "workflow_seq": workflow[1],
             "name": f"t{number}", "kind": need.kind, "slot_class": need.slot_class, "owner": "bench",
-            "parent_task_id": None, "priority": 0, "rank": policies.rank(now + number * 1e-3, 0),
+            "parent_task_id": None, "priority": 0, "rank": spec_columns.rank(now + number * 1e-3, 0),
             "requirement_key": need.key, "max_attempts": 3, "backoff_s": 10.0, "retry_on": "", "on_lost": "replace",
             "max_runtime_s": None, "queue_deadline": None, "created_at": now,
         }  # fmt: skip

@@ -20,7 +20,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime import JobHandle, Supervisor, new_launch_id
 from tunefleet.runtime.gpu import driver as driver_module
 from tunefleet.runtime.gpu import info
-from tunefleet.runtime.gpu.gpus import holder, ledger_dir
+from tunefleet.runtime.gpu.gpu_locks import holder, ledger_dir
 from tunefleet.runtime.gpu.info import GpuFigures
 from tunefleet.runtime.launch import retry
 from tunefleet.schemas.job_folder import Job, JobProcess

@@ -15,7 +15,7 @@ from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.access import projects
 from tunefleet.orchestrator.scheduling import reaper, scheduler
-from tunefleet.orchestrator.tasks.verdicts import reason_of
+from tunefleet.orchestrator.tasks.retry_decision import reason_of
 from tunefleet.orchestrator.workers import cordons, workers
 from tunefleet.schemas.projects import ProjectChange
 from tunefleet.schemas.worker_link import Finish, Reached

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from tunefleet.runtime import gpu_allocation
-from tunefleet.runtime.gpu import gpus as ledger
+from tunefleet.runtime.gpu import gpu_locks as ledger
 from tunefleet.runtime.gpu.info import GpuFigures, read_gpus, visible
 from tunefleet.runtime.monitor.preemption import GpuContentionMonitor
 from tunefleet.settings import AgentSettings

@@ -22,7 +22,7 @@ from tunefleet.analysis.dataset.shapes import (
 )
 from tunefleet.errors import DataError
 from tunefleet.spec.options.data import TrainingData
-from tunefleet.spec.options.preferred import LabelledData, PairData, PpoData, PromptRows
+from tunefleet.spec.options.preference_data import LabelledData, PairData, PpoData, PromptRows
 from tunefleet.spec.options.prompts import InferenceData, PromptData
 from tunefleet.spec.options.rows import RowsSpec
 from tunefleet.spec.tasks.task_types import BaseTaskSpec

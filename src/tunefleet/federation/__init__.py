@@ -4,7 +4,7 @@ Works on files and numbers only: no database, no rounds, no torch. Reads safeten
 (float64 where small matrices are squared), and refuses unsupported variants by name. The server averages with it; a
 worker packs its uploads with it. Importing it imports NumPy, so programs with a fast startup import it on first use.
 
-`aggregate` averages with a strategy. The strategies differ in what they average: `linear`, `optimizing` and
+`aggregate` averages with a strategy. The strategies differ in what they average: `linear`, `fedopt` and
 `coordinates` the factors A and B elementwise; `exact` and `krum` the products scale · B · A.
 """
 

@@ -23,7 +23,7 @@ from tunefleet.errors import ConflictError, MachineError, TunefleetError
 from tunefleet.runtime import job_log, locks
 from tunefleet.runtime.control import JobController, LocalJob, list_jobs, wait_for
 from tunefleet.runtime.exit_classification import read_status
-from tunefleet.runtime.gpu import gpus
+from tunefleet.runtime.gpu import gpu_locks
 from tunefleet.runtime.launch.terminal import Tee
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
@@ -107,8 +107,8 @@ class ForegroundRun:
                 f"{self._job.job_id} is already running.", hint=f"Run `tunefleet control watch {self._job.job_id}`."
             )
         held.callback(os.close, lock)
-        ledger = gpus.ledger_dir(Path(self._job.endpoint_dir or self._folder.root))
-        claimed = gpus.claim(ledger, self._job.gpus, self._job.job_id)
+        ledger = gpu_locks.ledger_dir(Path(self._job.endpoint_dir or self._folder.root))
+        claimed = gpu_locks.claim(ledger, self._job.gpus, self._job.job_id)
         for fd in claimed:
             held.callback(os.close, fd)
         return [lock, *claimed]

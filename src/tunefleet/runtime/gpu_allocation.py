@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet.errors import MachineError
-from tunefleet.runtime.gpu import gpus as claims
+from tunefleet.runtime.gpu import gpu_locks
 from tunefleet.runtime.gpu.info import GpuFigures
 from tunefleet.runtime.monitor.preemption import GpuContentionMonitor
 from tunefleet.schemas.worker_link import Gpu
@@ -65,12 +65,12 @@ def choose(
             hint="Run it on another machine, or request less in spec.resources.",
         )
     others = {} if gpu_monitor is None else gpu_monitor.in_use()
-    taken = {gpu.uuid: others.get(gpu.uuid) or claims.holder(ledger, gpu.uuid) for gpu in fitting}
+    taken = {gpu.uuid: others.get(gpu.uuid) or gpu_locks.holder(ledger, gpu.uuid) for gpu in fitting}
     free = [gpu for gpu in fitting if taken[gpu.uuid] is None]
     if len(free) < count:
         held = ", ".join(f"{gpu.name} by {taken[gpu.uuid]}" for gpu in fitting if taken[gpu.uuid])
         few = "No GPU is" if count == 1 else f"{len(free)} of {count} GPUs are"
-        raise claims.GpuBusyError(
+        raise gpu_locks.GpuBusyError(
             f"{few} free for the task ({held}).",
             hint="Wait for the other process, or add a GPU.",
         )

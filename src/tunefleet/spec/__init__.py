@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from tunefleet.spec.expressions.condition import ConditionSpec, unmet
     from tunefleet.spec.expressions.references import fill_secrets, resolve, secrets_of
     from tunefleet.spec.options.adapter import LoraSpec, QuantizationSpec
-    from tunefleet.spec.options.checkpoint import CheckpointLoadSpec, CheckpointSpec
+    from tunefleet.spec.options.checkpoint_storage import CheckpointLoadSpec, CheckpointSpec
     from tunefleet.spec.options.data import JsonlSpec, TextShape, TrainingData
     from tunefleet.spec.options.devices import Parallelism
     from tunefleet.spec.options.generation import RewardModelSpec
     from tunefleet.spec.options.model import ModelSource, ModelSpec, TransformersSpec
     from tunefleet.spec.options.output import OutputSpec
     from tunefleet.spec.options.policy import EvaluateSpec, LimitsSpec, PredictionsSpec, RetrySpec, ShardSpec
-    from tunefleet.spec.options.preferred import LabelledData, PairData, PromptRows
+    from tunefleet.spec.options.preference_data import LabelledData, PairData, PromptRows
     from tunefleet.spec.options.prompts import EchoData
     from tunefleet.spec.options.resources import GpuSpec, HardwareSpec, ResourcesSpec, format_memory, parse_memory
     from tunefleet.spec.options.rows import DataSource, EvalSpec, RowsSpec

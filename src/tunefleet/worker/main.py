@@ -30,7 +30,7 @@ from tunefleet.observability.logs import PrivateLogFile, formatter
 from tunefleet.observability.spans import Spans, open_spans
 from tunefleet.runtime import JournalShipper, Supervisor, envs, gpu_allocation
 from tunefleet.runtime.environment import BRIEF_SPIN, core_count
-from tunefleet.runtime.gpu import gpus as ledger
+from tunefleet.runtime.gpu import gpu_locks as ledger
 from tunefleet.runtime.gpu.info import GpuFigures, read_gpus, visible
 from tunefleet.runtime.monitor.preemption import GpuContentionMonitor
 from tunefleet.runtime.secrets.resolver import Secrets

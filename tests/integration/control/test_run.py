@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tunefleet.runtime.control import JobController, find_endpoint, wait_for
-from tunefleet.runtime.gpu import gpus
+from tunefleet.runtime.gpu import gpu_locks as gpus
 from tunefleet.schemas.journal import ANY_RECORD, MetricRecord
 
 SCRIPT = """

@@ -14,7 +14,7 @@ from tests.unit.orchestrator.test_quotas import member
 from tunefleet.errors import ConflictError, ForbiddenError, InputError, NotFoundError, SpecError
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.notifications import channels, history
-from tunefleet.orchestrator.notifications.formats import is_signing_secret, new_secret
+from tunefleet.orchestrator.notifications.channel_formats import is_signing_secret, new_secret
 from tunefleet.orchestrator.preflight import explain
 from tunefleet.orchestrator.tasks import control, tasks
 from tunefleet.orchestrator.workflows import workflows

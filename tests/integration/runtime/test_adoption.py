@@ -15,7 +15,7 @@ from tests.integration.runtime.conftest import Launch, environment, kill, make_j
 from tunefleet.errors import MachineError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime import Supervisor, locks
-from tunefleet.runtime.gpu import gpus
+from tunefleet.runtime.gpu import gpu_locks as gpus
 
 LAUNCHER = """
 import json, sys, time

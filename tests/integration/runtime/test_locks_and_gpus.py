@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tunefleet.runtime import locks
-from tunefleet.runtime.gpu import gpus
+from tunefleet.runtime.gpu import gpu_locks as gpus
 
 
 @contextmanager

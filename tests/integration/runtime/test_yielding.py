@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.runtime.test_yielding import GIB, gpu
-from tunefleet.runtime.gpu import gpus
+from tunefleet.runtime.gpu import gpu_locks
 from tunefleet.runtime.gpu.info import GpuProcess
 from tunefleet.runtime.monitor.preemption import GpuContentionMonitor, others_on
 
@@ -27,7 +27,7 @@ def somebody() -> Iterator[int]:
 
 def test_a_process_of_somebody_else_is_named_and_that_of_a_job_is_not(tmp_path: Path, somebody: int) -> None:
     assert others_on(gpu(GpuProcess(somebody, GIB)), tmp_path) is not None
-    fds = gpus.claim(tmp_path, ["GPU-a"], "task-1")
+    fds = gpu_locks.claim(tmp_path, ["GPU-a"], "task-1")
     # The child's parent, this process, holds the lock: the whole family is the job's.
     assert others_on(gpu(GpuProcess(os.getpid(), GIB), GpuProcess(somebody, GIB)), tmp_path) is None
     assert others_on(gpu(GpuProcess(somebody, GIB), uuid="GPU-b"), tmp_path) is not None, "it claimed another GPU"

@@ -19,7 +19,7 @@ from tunefleet.errors import MachineError
 from tunefleet.executors.registry import Registry
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime import JobEnd
-from tunefleet.runtime.gpu.gpus import GpuBusyError
+from tunefleet.runtime.gpu.gpu_locks import GpuBusyError
 from tunefleet.runtime.monitor import guard as guard_module
 from tunefleet.runtime.monitor.elapsed_time import Interruption, RunClock, Watched, boot_name
 from tunefleet.runtime.monitor.stall_detector import Stall

@@ -16,7 +16,7 @@ from tunefleet.agent.gpus import Gpus
 from tunefleet.agent.jobs.logtext import LogPages, LogTimes, stamped
 from tunefleet.errors import InputError, MachineError
 from tunefleet.runtime import job_log
-from tunefleet.runtime.gpu import gpus as ledger
+from tunefleet.runtime.gpu import gpu_locks
 from tunefleet.runtime.gpu.info import GpuFigures
 from tunefleet.settings import AgentSettings
 
@@ -55,7 +55,7 @@ def test_devices_are_told_limited_and_chosen(tmp_path: Path) -> None:
     assert (gpus.load("GPU-a"), gpus.load("GPU-t"), gpus.has_bf16) == (73.0, None, False)
     assert gpus.limit_bytes() == int(36 * GIB)
     assert gpus.choose(SPEC) == ("GPU-a",)
-    held = ledger.claim(ledger.ledger_dir(settings(tmp_path).endpoints_dir), ["GPU-a"], "another")
+    held = gpu_locks.claim(gpu_locks.ledger_dir(settings(tmp_path).endpoints_dir), ["GPU-a"], "another")
     assert gpus.choose(SPEC) == ("GPU-t",), "another program of ours has the first one"
     os.close(held[0])
     assert seen(tmp_path, A100, T4, visible_gpus="1").choose(SPEC) == ("GPU-t",)
@@ -72,14 +72,14 @@ def test_a_job_gets_the_type_and_memory_that_it_wants_or_is_refused(tmp_path: Pa
 
     assert gpus.choose(wanting(type="t4")) == ("GPU-t",), "though the other one has more memory free"
     assert gpus.choose(wanting(memory="30Gi")) == ("GPU-a",)
-    (held,) = ledger.claim(ledger.ledger_dir(settings(tmp_path).endpoints_dir), ["GPU-a"], "another")
-    with pytest.raises(ledger.GpuBusyError, match="A100"):
+    (held,) = gpu_locks.claim(gpu_locks.ledger_dir(settings(tmp_path).endpoints_dir), ["GPU-a"], "another")
+    with pytest.raises(gpu_locks.GpuBusyError, match="A100"):
         gpus.choose(wanting(memory="30Gi"))
     os.close(held)
     for never in ({"type": "h100"}, {"type": "t4", "memory": "30Gi"}, {"count": 3}):
         with pytest.raises(MachineError, match="match") as refused:
             gpus.choose(wanting(**never))
-        assert not isinstance(refused.value, ledger.GpuBusyError), "waiting does not help"
+        assert not isinstance(refused.value, gpu_locks.GpuBusyError), "waiting does not help"
 
 
 def test_a_job_that_could_never_fit_is_refused_with_the_setting_that_says_so(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tunefleet.schemas.notify import ChannelCreate
 from tunefleet.schemas.projects import ProjectCreate
 from tunefleet.schemas.training_protocol.jobs import JobRegistration
 from tunefleet.schemas.worker_link import Capabilities, ExchangeRequest, RegisterRequest
-from tunefleet.spec.documents.pipeline import task_name
+from tunefleet.spec.documents.stages import task_name
 from tunefleet.spec.documents.workflow import Metadata
 from tunefleet.spec.options.resources import ResourcesSpec
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tunefleet.analysis.dataset import file_reader
-from tunefleet.analysis.dataset.look import COLUMNS_SHOWN, FAULTS_SHOWN, PIECES_SHOWN, ROW_SHOWN, look
+from tunefleet.analysis.dataset.preview import COLUMNS_SHOWN, FAULTS_SHOWN, PIECES_SHOWN, ROW_SHOWN, look
 from tunefleet.schemas.datasets import DatasetLook
 
 ALPACA = {"instruction": "Add 1 and 1", "input": "", "output": "2"}

@@ -11,7 +11,7 @@ from tests.unit.orchestrator.lab import FakeWorker, Lab
 from tunefleet.errors import ConflictError
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.scheduling import scheduler
-from tunefleet.orchestrator.tasks import control, policies, tasks
+from tunefleet.orchestrator.tasks import control, spec_columns, tasks
 from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import SubmitRequest
 from tunefleet.schemas.worker_link import ExecutorOffer, Finish, Offer
@@ -115,12 +115,12 @@ async def test_of_two_workers_the_one_that_merges_takes_equal_tasks_and_the_othe
 )
 def test_only_data_and_system_prompt_may_differ(change: dict[str, Any]) -> None:
     spec = {"taskType": "inference", "model": {"source": {"identifier": "tiny"}}, "inference": {"max_tokens": 9}}
-    key = policies.merge_key("ann", "default", {**spec, "data": {"items": ["a"]}}, {})
+    key = spec_columns.merge_key("ann", "default", {**spec, "data": {"items": ["a"]}}, {})
     words = {"max_tokens": 9, "system_prompt": "Be kind."}
-    assert key == policies.merge_key("ann", "default", {**spec, "inference": words, "data": {"items": ["b"]}}, {})
-    assert key != policies.merge_key("ann", "default", {**spec, **change}, {})
-    assert key != policies.merge_key("bob", "default", spec, {})
-    assert policies.merge_key("ann", "default", {**spec, "taskType": "sft"}, {}) is None
+    assert key == spec_columns.merge_key("ann", "default", {**spec, "inference": words, "data": {"items": ["b"]}}, {})
+    assert key != spec_columns.merge_key("ann", "default", {**spec, **change}, {})
+    assert key != spec_columns.merge_key("bob", "default", spec, {})
+    assert spec_columns.merge_key("ann", "default", {**spec, "taskType": "sft"}, {}) is None
 
 
 ADAPTER = {"type": "lora", "url": "https://example.org/adapter.tar.gz"}
@@ -154,11 +154,11 @@ async def test_fault_34_a_question_to_one_model_is_never_computed_with_one_to_an
 def test_a_file_other_than_the_data_must_be_the_same_one() -> None:
     spec = {"taskType": "inference", "checkpoint": {"load": {"path": "./adapter"}}}
     keys = {
-        policies.merge_key("ann", "default", spec, {pointer: {"digest": digest, "name": "adapter"}})
+        spec_columns.merge_key("ann", "default", spec, {pointer: {"digest": digest, "name": "adapter"}})
         for pointer, digest in (("checkpoint.load.path", "1"), ("checkpoint.load.path", "2"), ("data.path", "3"))
     }
     assert len(keys) == 3
-    assert policies.merge_key("ann", "default", spec, {}) in keys
+    assert spec_columns.merge_key("ann", "default", spec, {}) in keys
 
 
 async def test_a_shared_run_that_fails_costs_nobody_a_try_and_each_is_judged_by_its_own(lab: Lab) -> None:

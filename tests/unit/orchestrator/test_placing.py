@@ -13,7 +13,7 @@ from tunefleet.orchestrator.preflight import explain
 from tunefleet.orchestrator.scheduling import queue as waiting
 from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.orchestrator.scheduling.scheduler import CycleTime
-from tunefleet.orchestrator.tasks import policies, tasks
+from tunefleet.orchestrator.tasks import spec_columns, tasks
 from tunefleet.orchestrator.workers import workers
 from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import SubmitRequest
@@ -165,10 +165,10 @@ async def test_fault_32_tags_deadlines_and_load_decide_the_order(lab: Lab) -> No
 
 
 def test_a_deadline_counts_like_waiting_and_never_moves_a_task_back() -> None:
-    assert policies.rank(1000.0, 0, due_at=1000.0 + 2 * policies.DUE_S) == 1000.0
-    assert policies.rank(1000.0, 0, due_at=1600.0) == 1600.0 - policies.DUE_S
-    assert policies.rank(1000.0, 1) == 1000.0 - policies.PRIORITY_S
-    assert 999.99 < policies.rank(1000.0, 0, load=10**9) < policies.rank(1000.0, 0, load=3) < 1000.0
+    assert spec_columns.rank(1000.0, 0, due_at=1000.0 + 2 * spec_columns.DUE_S) == 1000.0
+    assert spec_columns.rank(1000.0, 0, due_at=1600.0) == 1600.0 - spec_columns.DUE_S
+    assert spec_columns.rank(1000.0, 1) == 1000.0 - spec_columns.PRIORITY_S
+    assert 999.99 < spec_columns.rank(1000.0, 0, load=10**9) < spec_columns.rank(1000.0, 0, load=3) < 1000.0
 
 
 async def test_free_memory_and_disk_count_as_the_worker_told_them_last(lab: Lab) -> None:

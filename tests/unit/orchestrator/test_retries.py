@@ -14,7 +14,7 @@ from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.preflight import explain as why_service
 from tunefleet.orchestrator.scheduling import reaper, scheduler
-from tunefleet.orchestrator.tasks.verdicts import MAX_BACKOFF_S, MAX_LOST, finalize, reason_of
+from tunefleet.orchestrator.tasks.retry_decision import MAX_BACKOFF_S, MAX_LOST, finalize, reason_of
 from tunefleet.orchestrator.telemetry import events
 from tunefleet.orchestrator.workers import workers
 

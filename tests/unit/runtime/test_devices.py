@@ -9,7 +9,7 @@ import pytest
 
 from tunefleet.errors import MachineError
 from tunefleet.runtime import gpu_allocation
-from tunefleet.runtime.gpu import gpus
+from tunefleet.runtime.gpu import gpu_locks
 from tunefleet.runtime.gpu.info import GpuFigures
 from tunefleet.runtime.monitor.preemption import GpuContentionMonitor
 
@@ -46,7 +46,7 @@ def test_type_and_memory_must_both_fit(tmp_path: Path) -> None:
         _chosen(_spec(count=1, type="rtx", memory="20Gi"), tmp_path)
     with pytest.raises(MachineError, match="1 of 2 match") as few:
         _chosen(_spec(count=2, type="rtx"), tmp_path)
-    assert not isinstance(few.value, gpus.GpuBusyError), "waiting does not help"
+    assert not isinstance(few.value, gpu_locks.GpuBusyError), "waiting does not help"
     untold = (GpuFigures(0, "GPU-a", "Fake GB10"),)
     assert _chosen(_spec(count=1), tmp_path, untold) == ("GPU-a",)
     with pytest.raises(MachineError, match="none matches"):
@@ -54,9 +54,9 @@ def test_type_and_memory_must_both_fit(tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_somebody_has_claimed_is_left_alone(tmp_path: Path) -> None:
-    held = gpus.claim(tmp_path, ["GPU-00"], "a") + gpus.claim(tmp_path, ["GPU-01"], "b")
+    held = gpu_locks.claim(tmp_path, ["GPU-00"], "a") + gpu_locks.claim(tmp_path, ["GPU-01"], "b")
     assert _chosen(_spec(), tmp_path) == ("GPU-02",)
-    with pytest.raises(gpus.GpuBusyError, match="A100 by job a"):
+    with pytest.raises(gpu_locks.GpuBusyError, match="A100 by job a"):
         _chosen(_spec(count=1, type="a100"), tmp_path)
     for fd in held:
         os.close(fd)
@@ -68,7 +68,9 @@ def test_a_gpu_that_others_use_is_left_alone_and_told(tmp_path: Path) -> None:
     gpu_monitor = GpuContentionMonitor(tmp_path, idle_s=60, read=lambda: machine)
     gpu_monitor.look()
     assert gpu_allocation.choose(_spec(), machine, ledger=tmp_path, gpu_monitor=gpu_monitor) == ("GPU-01",)
-    with pytest.raises(gpus.GpuBusyError, match=r"1 of 2 GPUs are free for the task \(NVIDIA A100 by another process"):
+    with pytest.raises(
+        gpu_locks.GpuBusyError, match=r"1 of 2 GPUs are free for the task \(NVIDIA A100 by another process"
+    ):
         gpu_allocation.choose(_spec(count=2), machine, ledger=tmp_path, gpu_monitor=gpu_monitor)
     told = gpu_allocation.described((*machine, GpuFigures(2, "GPU-c", "Fake GB10")), gpu_monitor.in_use())
     assert [(gpu.uuid, (gpu.in_use_by or "").split(" (")[0], gpu.memory_free_bytes) for gpu in told] == [

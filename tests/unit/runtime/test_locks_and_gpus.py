@@ -9,7 +9,7 @@ import pytest
 
 from tunefleet.errors import MachineError
 from tunefleet.runtime import locks
-from tunefleet.runtime.gpu import gpus
+from tunefleet.runtime.gpu import gpu_locks
 
 
 def test_a_lock_has_one_holder(tmp_path: Path) -> None:
@@ -43,21 +43,21 @@ def test_a_file_that_was_deleted_meanwhile_is_not_the_lock(tmp_path: Path, monke
 
 
 def test_gpus_are_claimed_all_or_none(tmp_path: Path) -> None:
-    first = gpus.claim(tmp_path, ["GPU-b"], "task-1")
-    assert gpus.holder(tmp_path, "GPU-b") == f"job task-1 (pid {os.getpid()})"
+    first = gpu_locks.claim(tmp_path, ["GPU-b"], "task-1")
+    assert gpu_locks.holder(tmp_path, "GPU-b") == f"job task-1 (pid {os.getpid()})"
     with pytest.raises(MachineError, match=r"GPU GPU-b is in use by job task-1 \(pid \d+\)"):
-        gpus.claim(tmp_path, ["GPU-a", "GPU-b"], "task-2")
-    assert gpus.holder(tmp_path, "GPU-a") is None
+        gpu_locks.claim(tmp_path, ["GPU-a", "GPU-b"], "task-2")
+    assert gpu_locks.holder(tmp_path, "GPU-a") is None
     for fd in first:
         os.close(fd)
-    assert gpus.holder(tmp_path, "GPU-b") is None
-    for fd in gpus.claim(tmp_path, ["GPU-b", "GPU-a"], "task-2"):
+    assert gpu_locks.holder(tmp_path, "GPU-b") is None
+    for fd in gpu_locks.claim(tmp_path, ["GPU-b", "GPU-a"], "task-2"):
         os.close(fd)
 
 
 def test_no_gpu_needs_no_ledger_and_no_name_leaves_it(tmp_path: Path) -> None:
-    assert gpus.claim(tmp_path / "ledger", [], "task-1") == []
+    assert gpu_locks.claim(tmp_path / "ledger", [], "task-1") == []
     assert not (tmp_path / "ledger").exists()
-    (fd,) = gpus.claim(tmp_path / "ledger", ["../../x"], "task-1")
+    (fd,) = gpu_locks.claim(tmp_path / "ledger", ["../../x"], "task-1")
     os.close(fd)
     assert [file.name for file in (tmp_path / "ledger").iterdir()] == [".._.._x.lock"]

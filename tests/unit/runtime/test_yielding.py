@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tunefleet.runtime.gpu import gpus
+from tunefleet.runtime.gpu import gpu_locks
 from tunefleet.runtime.gpu.info import GpuFigures, GpuProcess
 from tunefleet.runtime.monitor.preemption import others_on
 
@@ -20,7 +20,7 @@ def test_where_no_process_is_named_memory_in_use_says_it(tmp_path: Path) -> None
     dumb = GpuFigures(0, "GPU-a", "Fake RTX", 3 * GIB, 8 * GIB, processes=None)
     assert "3.0 GiB" in str(others_on(dumb, tmp_path))
     assert others_on(GpuFigures(0, "GPU-a", "Fake RTX", GIB // 2, 8 * GIB), tmp_path) is None
-    (fd,) = gpus.claim(tmp_path, ["GPU-a"], "task-1")
+    (fd,) = gpu_locks.claim(tmp_path, ["GPU-a"], "task-1")
     assert others_on(dumb, tmp_path) is None, "our own job fills it"
     os.close(fd)
 

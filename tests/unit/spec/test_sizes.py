@@ -12,9 +12,9 @@ from tunefleet.errors import Fault, SpecError
 from tunefleet.spec import parse_workflow, value_preview
 from tunefleet.spec.documents import cycle_check, dependencies, fault_messages, nodes
 from tunefleet.spec.documents.dependencies import Edge
-from tunefleet.spec.documents.pipeline import Draft
+from tunefleet.spec.documents.stages import MAX_TASKS, Draft
 from tunefleet.spec.expressions import placeholders, result_keys
-from tunefleet.spec.expressions.budget import MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, MAX_PLACEHOLDERS, MAX_TASKS
+from tunefleet.spec.expressions.budget import MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, MAX_PLACEHOLDERS
 from tunefleet.spec.expressions.placeholders import MAX_PLACEHOLDER, Stray, pieces
 from tunefleet.spec.text import MAX_VALUES, Source
 from tunefleet.spec.value_preview import MAX_FAULTS, More

@@ -20,7 +20,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.observability import context, traceparent
 from tunefleet.runtime import JobHandle, new_launch_id
 from tunefleet.runtime.exit_classification import JobEnd
-from tunefleet.runtime.gpu.gpus import GpuBusyError
+from tunefleet.runtime.gpu.gpu_locks import GpuBusyError
 from tunefleet.runtime.monitor.elapsed_time import Watched
 from tunefleet.runtime.monitor.guard import End, JobMonitor
 from tunefleet.runtime.monitor.journal_audit import losses

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-from tunefleet.campaign.service import backwards, cycles, engine_token, model_registry, step_progress
+from tunefleet.campaign.service import cycle_rewind, cycles, engine_token, model_registry, step_progress
 from tunefleet.campaign.service.cycle_state import (
     DAY_S,
     TASK,
@@ -359,7 +359,7 @@ class CampaignRepository:
                 row = campaigns.by_seq(connection, cycle.campaign_seq)
                 assert row is not None, "campaigns are never removed"
                 try:
-                    found.append(backwards.ended_task(connection, row, cycle))
+                    found.append(cycle_rewind.ended_task(connection, row, cycle))
                 except Unreadable as error:
                     unreadable.append((row, cycle, str(error)))
             return found

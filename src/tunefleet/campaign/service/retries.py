@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from tunefleet.campaign.service import backwards, model_registry, service, views
+from tunefleet.campaign.service import cycle_rewind, model_registry, service, views
 from tunefleet.campaign.service.status import mine, tell
 from tunefleet.db import Connection
 from tunefleet.db.campaigns import campaigns, models
@@ -79,18 +79,18 @@ def _retry(connection: Connection, row: CampaignRow, now: float, *, wanted: Camp
     if cycle is None and row.status != CampaignStatus.HELD:
         raise ConflictError(f"Nothing of the campaign {row.name} has failed.")
     if cycle is not None and (cycle.status != CycleStatus.RUNNING or wanted.step is not None):
-        step = wanted.step or backwards.RETRIED_FROM.get(StepName(cycle.step), StepName(cycle.step))
+        step = wanted.step or cycle_rewind.RETRIED_FROM.get(StepName(cycle.step), StepName(cycle.step))
         _check_step(row, cycle, step)
-        if cycle.status == CycleStatus.RUNNING and backwards.is_held(row, now):
+        if cycle.status == CycleStatus.RUNNING and cycle_rewind.is_held(row, now):
             raise ConflictError(
                 f"The step {cycle.step} of cycle {cycle.number} of {row.name} is running.",
                 hint=f"Pause with `tunefleet campaign pause {row.name}`, wait until the step ends, then retry.",
             )
-        backwards.go_back(connection, row, cycle, step)
+        cycle_rewind.go_back(connection, row, cycle, step)
         tell(connection, row, "campaign.retried", now, cycle=cycle.number, step=step.value)
     if row.status == CampaignStatus.HELD:
         return service.begin(connection, row, now)
-    backwards.forget_failures(connection, row, now)
+    cycle_rewind.forget_failures(connection, row, now)
     tell(connection, row, "campaign.retried", now)
     return campaigns.change(connection, row, {"failures": 0, "changed_at": now})
 
@@ -141,7 +141,7 @@ def _remerge(connection: Connection, row: CampaignRow, now: float, *, wanted: in
         cycle = _cycle(connection, row, wanted)
         if not _merged(connection, cycle):
             raise ConflictError(f"Cycle {wanted} of {row.name} is {cycle.status}, and has no merged model.")
-    backwards.go_back(connection, row, cycle, StepName.MERGE, keep={StepName.GATE})
+    cycle_rewind.go_back(connection, row, cycle, StepName.MERGE, keep={StepName.GATE})
     tell(connection, row, "campaign.retried", now, cycle=cycle.number, step=StepName.MERGE.value)
     return row
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal
 
-from tunefleet.campaign.service import backwards, views
+from tunefleet.campaign.service import cycle_rewind, views
 from tunefleet.campaign.service.status import find, mine, move, readable, stored, tell
 from tunefleet.db import Connection
 from tunefleet.db.campaigns import campaigns
@@ -147,7 +147,7 @@ async def change(core: ServerContext, actor: Actor, reference: str, operation: O
 def begin(connection: Connection, row: CampaignRow, now: float) -> CampaignRow:
     """Resume a campaign, whether paused, held or stopped, and reset its failure counts."""
     row = move(connection, row, CampaignStatus.ACTIVE, now, reason=None, failures=0)
-    backwards.forget_failures(connection, row, now)
+    cycle_rewind.forget_failures(connection, row, now)
     return row
 
 
@@ -181,7 +181,7 @@ def _stop(connection: Connection, row: CampaignRow, now: float, *, actor: Actor)
     # Clearing the holder makes its pending calls fail with LeaseLost; the reconciler cancels the abandoned cycle's
     # task.
     released: dict[str, Any] = {"holder": None, "lease_until": 0.0, "next_at": 0.0}
-    backwards.abandon(connection, row, now)
+    cycle_rewind.abandon(connection, row, now)
     return move(connection, row, CampaignStatus.STOPPED, now, reason=f"{actor.owner} stopped it.", **released)
 
 

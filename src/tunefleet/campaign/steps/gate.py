@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.analysis.evaluation.comparison import Difference, compare
-from tunefleet.campaign import gate
+from tunefleet.campaign import promotion_rule
 from tunefleet.campaign.contract import Later, Outcome, Repeatable, StepContext
 from tunefleet.campaign.scratch_folder import step_folder
 from tunefleet.campaign.task_client import result_of
@@ -42,7 +42,7 @@ class GateStep(Repeatable):
         async with step_folder(context, "gate") as folder:
             items = {task: await _items(context, task, folder / task) for task in results}
             differences, higher = await asyncio.to_thread(_differences, intent, results, items)
-        decision = gate.decide(context.spec.gate, differences, higher_is_better=higher)
+        decision = promotion_rule.decide(context.spec.gate, differences, higher_is_better=higher)
         await context.log(decision.reason)
         return decision.as_json()
 

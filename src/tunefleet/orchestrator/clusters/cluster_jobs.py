@@ -21,7 +21,7 @@ from tunefleet.orchestrator.access.permissions import KEYS
 from tunefleet.orchestrator.clusters.policy import BARREN, Step, needs_nodes
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.ids import hash_secret, new_secret
-from tunefleet.orchestrator.tasks import policies, unreported_ends
+from tunefleet.orchestrator.tasks import spec_columns, unreported_ends
 from tunefleet.orchestrator.tasks.transitions import Move, switch
 from tunefleet.placement import Requirement
 
@@ -64,7 +64,7 @@ def create(connection: Connection, task_id: str, engine: str, now: float) -> New
             connection, task, engine, f"{BARREN} jobs ended before a worker took the task; of the last one: {last}", now
         )
         return None
-    engine_spec = policies.so_far(orjson.loads(tasks.document(connection, task).spec))[0].engine
+    engine_spec = spec_columns.so_far(orjson.loads(tasks.document(connection, task).spec))[0].engine
     need = cluster_state.needs(connection, [task.requirement_key])[task.requirement_key]
     number = before[-1].number + 1 if before else 1
     name, secret = f"tunefleet-{task.id}-{number}", new_secret()

@@ -15,7 +15,7 @@ from tunefleet.db.federations import (
 from tunefleet.db.federations.federations import FederationRow
 from tunefleet.db.repositories import artifacts, events, notifications
 from tunefleet.orchestrator.access import quotas
-from tunefleet.orchestrator.notifications import webhooks
+from tunefleet.orchestrator.notifications import federation_webhooks
 
 _UNPIN_BATCH: Final = 500  # bounds the parameters of one statement
 
@@ -34,7 +34,7 @@ def forget(connection: Connection, row: FederationRow) -> None:
         artifacts.unpin(connection, holders[start : start + _UNPIN_BATCH])
     artifacts.delete_rows(connection, federation_versions.of_artifacts(connection, row.seq))
     for member in members:
-        lane = webhooks.lane(row.id, member.worker)
+        lane = federation_webhooks.lane(row.id, member.worker)
         notifications.give_up_channel(connection, lane, "The federation was removed.")
     events.delete_of_federation(connection, row.seq)
     federation_tokens.forget(connection, row.id)

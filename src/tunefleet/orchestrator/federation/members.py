@@ -14,7 +14,7 @@ from tunefleet.orchestrator.federation import views
 from tunefleet.orchestrator.federation.participants import FederationCaller
 from tunefleet.orchestrator.federation.status import find, find_to_take_part
 from tunefleet.orchestrator.federation.updates import acceptance
-from tunefleet.orchestrator.notifications import webhooks
+from tunefleet.orchestrator.notifications import federation_webhooks
 from tunefleet.orchestrator.notifications.triggers import TOPIC
 from tunefleet.schemas.federated import MemberChange, MemberView
 from tunefleet.spec.options.notify import address_fault
@@ -64,7 +64,7 @@ def _change(
     member = member._replace(seen_at=now, attempt=body.attempt if body.attempt is not None else member.attempt)
     if "callback_url" in body.model_fields_set:
         member = member._replace(callback_url=body.callback_url)
-        lane = webhooks.lane(row.id, worker)
+        lane = federation_webhooks.lane(row.id, worker)
         if body.callback_url is None:
             notifications.give_up_channel(connection, lane, "The worker removed its callback URL.")
         else:

@@ -23,7 +23,7 @@ from tunefleet.orchestrator.federation.participants import FederationCaller, may
 from tunefleet.orchestrator.federation.status import find, may_read_updates, move, publish_event
 from tunefleet.orchestrator.federation.updates import acceptance
 from tunefleet.orchestrator.ids import new_id
-from tunefleet.orchestrator.notifications import formats
+from tunefleet.orchestrator.notifications import channel_formats
 from tunefleet.orchestrator.pagination import before, bounded, split
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.federated import FederationCreated, FederationDetail, FederationView, RoundView, UpdateView
@@ -47,7 +47,7 @@ async def create(
     """
     may_submit(actor)
     now = core.clock.wall()
-    if spec.callback_secret is not None and not formats.is_signing_secret(spec.callback_secret):
+    if spec.callback_secret is not None and not channel_formats.is_signing_secret(spec.callback_secret):
         raise InputError("The callback_secret is not valid.", hint="Use `whsec_` and 24 or more bytes in base64.")
 
     def operation(connection: Connection) -> tuple[FederationRow, FederationDetail]:
@@ -262,8 +262,8 @@ def make(
     values: dict[str, Any] = {
         "id": id_, "project": project, "name": spec.name or id_, "owner": owner, "status": "queued",
         "spec": spec.model_dump_json(exclude_none=True), "contract": None,
-        "callback_secret": spec.callback_secret or formats.new_secret(), "version": 0, "round": 0, "created_at": now,
-        "task_seq": None if task is None else task.seq,
+        "callback_secret": spec.callback_secret or channel_formats.new_secret(), "version": 0, "round": 0,
+        "created_at": now, "task_seq": None if task is None else task.seq,
     }  # fmt: skip
     quotas.store_document(connection, project, len(values["spec"].encode()))
     row = federations.insert_one(connection, values)

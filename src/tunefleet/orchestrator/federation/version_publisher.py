@@ -30,7 +30,7 @@ from tunefleet.orchestrator.federation.aggregation import AggregationInput, Aggr
 from tunefleet.orchestrator.federation.status import FOREVER, publish_event, spec_of
 from tunefleet.orchestrator.federation.version_archives import archived, keep_archive
 from tunefleet.orchestrator.ids import new_id
-from tunefleet.orchestrator.notifications import webhooks
+from tunefleet.orchestrator.notifications import federation_webhooks
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.federated import ADAPTER_FILE, Contribution, Losses, Refusal
 from tunefleet.schemas.notify import ToldVersion
@@ -71,7 +71,7 @@ async def _archive_for_callbacks(
     core: ServerContext, work: AggregationInput, result: AggregationResult
 ) -> FileEntry | None:
     """Build the archive if there are callbacks, which contain its digest."""
-    has_callbacks = await core.read(partial(webhooks.are_wanted, row=work.federation))
+    has_callbacks = await core.read(partial(federation_webhooks.are_wanted, row=work.federation))
     return await asyncio.to_thread(archived, core.blobs, result.files) if has_callbacks else None
 
 
@@ -140,7 +140,7 @@ def announced(
     publish_event(connection, row, "federation.version", now, **version_data, **of_round)
     wake(connection, topic(row.id))
     payload = ToldVersion(id=row.id, number=row.seq, name=row.name, **version_data)
-    webhooks.announce(connection, row, payload, now, base_url=core.settings.public_base_url)
+    federation_webhooks.announce(connection, row, payload, now, base_url=core.settings.public_base_url)
 
 
 def _version(

@@ -23,7 +23,7 @@ from tunefleet.orchestrator.federation import rounds, version_publisher, views
 from tunefleet.orchestrator.federation.participants import FederationCaller, may_manage, may_view
 from tunefleet.orchestrator.federation.status import FOREVER, existing, find
 from tunefleet.orchestrator.federation.version_archives import with_archive
-from tunefleet.orchestrator.notifications import webhooks
+from tunefleet.orchestrator.notifications import federation_webhooks
 from tunefleet.orchestrator.pagination import before, bounded
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.federated import VersionDetail, VersionView
@@ -148,7 +148,7 @@ def _target(
 ) -> tuple[VersionRow, bool]:
     row = find(connection, caller, reference)
     may_manage(caller, row)
-    return version_of(connection, row, version), webhooks.are_wanted(connection, row)
+    return version_of(connection, row, version), federation_webhooks.are_wanted(connection, row)
 
 
 def _roll_back(

@@ -14,7 +14,7 @@ from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundEr
 from tunefleet.orchestrator.access.permissions import Actor, may_administer, may_change, may_read, may_submit
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_id
-from tunefleet.orchestrator.notifications import formats
+from tunefleet.orchestrator.notifications import channel_formats
 from tunefleet.orchestrator.notifications.senders import Sender, mail_server
 from tunefleet.orchestrator.notifications.triggers import TOPIC
 from tunefleet.orchestrator.views import to_datetime
@@ -207,9 +207,9 @@ def _check(core: ServerContext, target: str, format_: Format) -> None:
 def _secret(given: str | None, format_: Format) -> str | None:
     if given is not None and format_ != "webhook":
         raise InputError(f"Messages in the format {format_} are not signed.", hint="Omit the secret.")
-    if given is not None and not formats.is_signing_secret(given):
+    if given is not None and not channel_formats.is_signing_secret(given):
         raise InputError("The secret is not valid.", hint="Use `whsec_` and 24 or more bytes in base64.")
-    return (given or formats.new_secret()) if format_ == "webhook" else None
+    return (given or channel_formats.new_secret()) if format_ == "webhook" else None
 
 
 def _joined(on: Sequence[Occasion]) -> str:

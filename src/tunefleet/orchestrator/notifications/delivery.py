@@ -15,7 +15,7 @@ from tunefleet.db import Connection
 from tunefleet.db.repositories import notifications
 from tunefleet.db.repositories.notifications import NoticeRow
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.notifications import webhooks
+from tunefleet.orchestrator.notifications import federation_webhooks
 from tunefleet.orchestrator.notifications.senders import Outcome, Sender
 from tunefleet.orchestrator.notifications.triggers import TOPIC
 from tunefleet.schemas.notify import WebhookPayload
@@ -121,7 +121,7 @@ def _next(connection: Connection, lane: str) -> tuple[NoticeRow | None, str | No
     if row is None or row.channel_id is None:
         return row, None
     channel = notifications.by_id(connection, row.channel_id)
-    return row, webhooks.secret_of(connection, row.channel_id) if channel is None else channel.secret
+    return row, federation_webhooks.secret_of(connection, row.channel_id) if channel is None else channel.secret
 
 
 def _settle(connection: Connection, *, row: NoticeRow, lane: str, outcome: Outcome, now: float) -> None:

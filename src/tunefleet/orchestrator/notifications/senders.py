@@ -15,7 +15,7 @@ from tunefleet.client.external.ssrf_guard import SsrfGuard, addresses_of
 from tunefleet.client.external.webhook import post
 from tunefleet.errors import ForbiddenError, InputError, MachineError, TunefleetError, UnreachableError
 from tunefleet.observability.scrub import scrub
-from tunefleet.orchestrator.notifications import formats
+from tunefleet.orchestrator.notifications import channel_formats
 from tunefleet.schemas.notify import WebhookPayload
 from tunefleet.settings import ServerSettings
 from tunefleet.spec.options.notify import Format
@@ -64,7 +64,7 @@ class Sender:
             if format_ == "email":
                 await self._mail(payload, target)
                 return Outcome()
-            body, headers = formats.http_request(payload, format_, secret, now)
+            body, headers = channel_formats.http_request(payload, format_, secret, now)
             answer = await post(target, body, headers, reach=self._reach, executor=self._names)
         except (ForbiddenError, InputError) as error:
             return Outcome(scrub(str(error)), permanent=True)
@@ -76,7 +76,7 @@ class Sender:
 
     async def _mail(self, payload: WebhookPayload, target: str) -> None:
         url = mail_server(self._settings)
-        message = formats.mail(payload, target, self._settings.smtp_from)
+        message = channel_formats.mail(payload, target, self._settings.smtp_from)
         await asyncio.get_running_loop().run_in_executor(self._mails, _deliver, url, message)
 
 

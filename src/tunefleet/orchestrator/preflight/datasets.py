@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import PurePosixPath
 
 from tunefleet.analysis.dataset.file_reader import SUFFIXES
-from tunefleet.analysis.dataset.look import look
+from tunefleet.analysis.dataset.preview import look
 from tunefleet.errors import DataError, NotFoundError
 from tunefleet.orchestrator.access.permissions import Actor, may_submit
 from tunefleet.orchestrator.context import ServerContext

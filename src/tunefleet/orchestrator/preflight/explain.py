@@ -21,7 +21,7 @@ from tunefleet.orchestrator.preflight import concurrency, memory
 from tunefleet.orchestrator.preflight.concurrency import Demand
 from tunefleet.orchestrator.preflight.model_configs import Configurations
 from tunefleet.orchestrator.scheduling import scheduler
-from tunefleet.orchestrator.tasks import policies, relations, requirements, tasks
+from tunefleet.orchestrator.tasks import relations, requirements, spec_columns, tasks
 from tunefleet.orchestrator.views import to_datetime
 from tunefleet.orchestrator.workflows import upstreams
 from tunefleet.orchestrator.workflows.workflows import fault_views, validate
@@ -116,7 +116,7 @@ def _read_specs(
     workflow: Workflow, project: str
 ) -> tuple[list[tuple[TaskNode, BaseTaskSpec]], tuple[str, ...], dict[str, Requirement]]:
     """Return the specs, the warnings and each task's requirement; runs in a thread."""
-    specs = [(node, policies.known(node)) for node in workflow.tasks]
+    specs = [(node, spec_columns.known(node)) for node in workflow.tasks]
     needs = {node.name: cluster_state.with_project(_need(node), project) for node in workflow.tasks}
     return specs, tuple(remarks(specs)), needs
 
@@ -128,7 +128,9 @@ def _forecasts(
     fleet: Sequence[WorkerState],
     policy: Policy,
 ) -> tuple[tuple[TaskForecast, ...], ConcurrencyForecast | None]:
-    engines = {node.name: engine.type for node in workflow.tasks if (engine := policies.known(node).engine) is not None}
+    engines = {
+        node.name: engine.type for node in workflow.tasks if (engine := spec_columns.known(node).engine) is not None
+    }
     demands = {
         node.name: concurrency.demand_of(node.raw, needs[node.name], fleet)
         for node in workflow.tasks
@@ -176,14 +178,14 @@ def _forecast_on_engine(node: TaskNode, engine: str) -> TaskForecast:
     """Return the forecast of a task with an engine, which no existing worker runs."""
     return TaskForecast(
         name=node.name,
-        kind=policies.known(node).task_type,
+        kind=spec_columns.known(node).task_type,
         why=f"gets its nodes from {engine}, and a worker of its own on each",
         after=_upstreams(node),
     )
 
 
 def _need(node: TaskNode) -> Requirement:
-    return requirements.of(node.spec) if node.spec is not None else policies.so_far(node.raw)[1]
+    return requirements.of(node.spec) if node.spec is not None else spec_columns.so_far(node.raw)[1]
 
 
 def _upstreams(node: TaskNode) -> tuple[str, ...]:

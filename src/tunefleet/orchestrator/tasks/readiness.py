@@ -20,7 +20,7 @@ from tunefleet.db.repositories.task_transitions import Move
 from tunefleet.db.rows import DocumentRow, TaskRow
 from tunefleet.errors import InputError, NotFoundError, SpecError, StoreError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.orchestrator.tasks import fan_out, inputs, policies, retry_lookup, task_federations
+from tunefleet.orchestrator.tasks import fan_out, inputs, retry_lookup, spec_columns, task_federations
 from tunefleet.spec import dump_task_spec, load_task_spec
 from tunefleet.spec.documents.paths import named_tasks
 from tunefleet.spec.expressions.condition import ConditionSpec, unmet
@@ -162,21 +162,21 @@ def _make_ready(
         return _bad_input(row, f"The spec is not valid after its references were resolved: {problems}.")
     except (InputError, NotFoundError) as error:
         return _bad_input(row, str(error))
-    need = policies.need_of(spec, row.id)
-    policies.store(connection, need)
+    need = spec_columns.need_of(spec, row.id)
+    spec_columns.store(connection, need)
     if spec.engine is not None:
         clusters.name_engines(connection, [(row, spec.engine.type)])
     refs = orjson.loads(document.inputs) | orjson.loads(inputs.dump(named))
     # A task with an engine has workers of its own: no other task is coalesced into it.
-    merge_key = policies.merge_key(row.owner, row.project, whole, refs) if spec.engine is None else None
-    ready = row._replace(**policies.columns(spec, need, now, row.created_at), merge_key=merge_key)
+    merge_key = spec_columns.merge_key(row.owner, row.project, whole, refs) if spec.engine is None else None
+    ready = row._replace(**spec_columns.columns(spec, need, now, row.created_at), merge_key=merge_key)
     tasks.resolve(connection, ready, spec=orjson.dumps(whole).decode(), inputs=orjson.dumps(refs).decode())
     read = {each.artifact_id for each in named.values()} | inputs.left_by(connection, row.project, named_tasks(whole))
     tasks.use_artifacts(connection, [(row.id, artifact_id) for artifact_id in read])
     parts = fan_out.count(connection, whole, need, row.project, now)
     if parts > 1:
         return fan_out.split(connection, ready, whole, orjson.dumps(refs).decode(), parts, now)
-    changes = {"queued_at": now, "queue_deadline": policies.queue_deadline(spec, now), "error": None}
+    changes = {"queued_at": now, "queue_deadline": spec_columns.queue_deadline(spec, now), "error": None}
     return Move(ready, TaskReason.READY, changes=changes)
 
 

@@ -13,8 +13,8 @@ from tunefleet.db.rows import AttemptRow
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.fleet import gpu_usage
 from tunefleet.orchestrator.tasks import commands, sharding_causes
+from tunefleet.orchestrator.tasks.retry_decision import finalize
 from tunefleet.orchestrator.tasks.transitions import switch
-from tunefleet.orchestrator.tasks.verdicts import finalize
 
 # A task is not offered again to a worker that did not accept it: for 5 s, doubled each time.
 FIRST_BACKOFF_S: Final = 5.0

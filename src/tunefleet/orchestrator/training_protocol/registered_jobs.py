@@ -20,7 +20,7 @@ from tunefleet.orchestrator.access.permissions import EXTERNAL, Actor, may_read,
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet.agents import TRAININGS
 from tunefleet.orchestrator.ids import attempt_token, new_id, new_ordered_id
-from tunefleet.orchestrator.tasks.policies import rank
+from tunefleet.orchestrator.tasks.spec_columns import rank
 from tunefleet.orchestrator.tasks.transitions import switch
 from tunefleet.orchestrator.training_protocol import job_status as states
 from tunefleet.orchestrator.training_protocol.held_attempts import Held

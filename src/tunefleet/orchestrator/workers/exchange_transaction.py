@@ -23,8 +23,8 @@ from tunefleet.orchestrator.ids import attempt_of, attempt_token
 from tunefleet.orchestrator.observability.task_spans import attempt_traceparent
 from tunefleet.orchestrator.storage import checkpoint_retention
 from tunefleet.orchestrator.tasks import commands, resume, sharding_causes, task_federations
+from tunefleet.orchestrator.tasks.retry_decision import finalize, reason_of
 from tunefleet.orchestrator.tasks.transitions import Move, switch
-from tunefleet.orchestrator.tasks.verdicts import finalize, reason_of
 from tunefleet.orchestrator.views import to_datetime
 from tunefleet.orchestrator.workers import gangs, registration
 from tunefleet.schemas.worker_link import (

@@ -17,7 +17,7 @@ from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.observability.scrub import scrub
 from tunefleet.orchestrator.fleet import gpu_usage
 from tunefleet.orchestrator.tasks import unreported_ends
-from tunefleet.orchestrator.tasks.verdicts import reason_of
+from tunefleet.orchestrator.tasks.retry_decision import reason_of
 from tunefleet.schemas.worker_link import Finish
 
 # Grace period after the time at which a silent peer is declared lost; then a "lost peer" error is taken as the cause.

@@ -28,7 +28,7 @@ from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.notifications import subscriptions
 from tunefleet.orchestrator.observability import trace_links
-from tunefleet.orchestrator.tasks import inputs, policies, retry_lookup, transitions
+from tunefleet.orchestrator.tasks import inputs, retry_lookup, spec_columns, transitions
 from tunefleet.orchestrator.tasks.inputs import Input
 from tunefleet.orchestrator.workflows import upstreams
 from tunefleet.orchestrator.workflows.upstreams import Waiting
@@ -213,10 +213,10 @@ def _plan(node: TaskNode) -> _Planned:
     task_id = new_id("task")
     if node.spec is not None:
         spec: BaseTaskSpec = node.spec
-        need, written = policies.need_of(node.spec, task_id), dump_task_spec(node.spec)
+        need, written = spec_columns.need_of(node.spec, task_id), dump_task_spec(node.spec)
     else:
         written = dict(node.raw)
-        spec, need = policies.so_far(written)
+        spec, need = spec_columns.so_far(written)
     if node.condition is not None:
         written["condition"] = node.condition.model_dump(mode="json", by_alias=True)
     return _Planned(task_id, node, spec, need, written, named_tasks(written))
@@ -231,12 +231,12 @@ def _store_tasks(
         values = _task_values(submission, each, workflow, now)
         if not each.waits and each.spec.engine is None:
             refs = orjson.loads(inputs.dump(found))
-            values["merge_key"] = policies.merge_key(values["owner"], values["project"], each.written, refs)
+            values["merge_key"] = spec_columns.merge_key(values["owner"], values["project"], each.written, refs)
         new.append(New(values, each.body.decode(), inputs.dump(found), each.waits))
         left = inputs.left_by(connection, values["project"], each.named)
         used += [(values["id"], artifact_id) for artifact_id in left | {one.artifact_id for one in found.values()}]
     for need in {each.need.key: each.need for each in planned}.values():
-        policies.store(connection, need)
+        spec_columns.store(connection, need)
     rows = enter(connection, new, now)
     named = ((row, each.spec.engine) for row, each in zip(rows, planned, strict=True))
     clusters.name_engines(connection, [(row, engine.type) for row, engine in named if engine is not None])
@@ -264,9 +264,9 @@ def _task_values(submission: Submission, each: _Planned, workflow: tuple[str, in
         "id": each.task_id, "project": submission.actor.project, "workflow_id": workflow[0],
         "workflow_seq": workflow[1], "name": each.node.name, "kind": each.need.kind,
         "owner": submission.actor.owner, "created_at": now,
-        "queue_deadline": None if each.waits else policies.queue_deadline(each.spec, now),
+        "queue_deadline": None if each.waits else spec_columns.queue_deadline(each.spec, now),
         "parent_task_id": submission.repeats.get(each.node.name, submission.parent_task_id),
-        **policies.columns(each.spec, each.need, now),
+        **spec_columns.columns(each.spec, each.need, now),
     }  # fmt: skip
 
 

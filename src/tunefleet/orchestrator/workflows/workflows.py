@@ -19,7 +19,7 @@ from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.ids import only_match
 from tunefleet.orchestrator.pagination import before, bounded, split
-from tunefleet.orchestrator.tasks import cancellation, policies, relations, removal, retry_lookup
+from tunefleet.orchestrator.tasks import cancellation, relations, removal, retry_lookup, spec_columns
 from tunefleet.orchestrator.tasks.views import task_view, workflow_detail, workflow_view
 from tunefleet.orchestrator.workflows import resubmission, submission
 from tunefleet.orchestrator.workflows.submission import Submission
@@ -67,7 +67,7 @@ def _parsed(request: SubmitRequest) -> tuple[Workflow, tuple[str, ...]]:
     workflow = parse_workflow(request.document, filename=request.filename)
     # Fills the cache in this thread: redacting a large text in the transaction would hold up all writes.
     redaction.text(request.document)
-    return workflow, tuple(remarks((node, policies.known(node)) for node in workflow.tasks))
+    return workflow, tuple(remarks((node, spec_columns.known(node)) for node in workflow.tasks))
 
 
 async def store(
@@ -101,7 +101,7 @@ def validate(document: str, filename: str | None = None) -> ValidateReply:
         workflow = parse_workflow(document, filename=filename)
     except SpecError as error:
         return ValidateReply(ok=False, faults=fault_views(error.faults))
-    listed = [(node, policies.known(node)) for node in workflow.tasks]
+    listed = [(node, spec_columns.known(node)) for node in workflow.tasks]
     if faults := new_faults(listed):
         return ValidateReply(ok=False, faults=fault_views(faults))
     return ValidateReply(ok=True, tasks=tuple(node.name for node in workflow.tasks), warnings=tuple(remarks(listed)))

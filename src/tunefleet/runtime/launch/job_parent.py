@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 
 from tunefleet.errors import TunefleetError
 from tunefleet.runtime import job_log, locks
-from tunefleet.runtime.gpu import gpus
+from tunefleet.runtime.gpu import gpu_locks
 from tunefleet.trainer_control import process_identity
 from tunefleet.trainer_control.files import read_json, write_json
 
@@ -72,7 +72,7 @@ def lock_job(folder: Path) -> LockedJob:
         raise LaunchRefusedError("ended", f"Launch {job['launch']} of job {job['job_id']} has already ended.")
     if job.get("endpoint_dir"):
         try:
-            gpus.claim(gpus.ledger_dir(Path(job["endpoint_dir"])), job.get("gpus") or (), job["job_id"])
+            gpu_locks.claim(gpu_locks.ledger_dir(Path(job["endpoint_dir"])), job.get("gpus") or (), job["job_id"])
         except TunefleetError as error:
             raise LaunchRefusedError("machine", str(error)) from None
     # Files of an earlier launch would be taken for the end of this one.

@@ -19,7 +19,7 @@ from typing import Final
 import psutil
 
 from tunefleet.runtime import locks
-from tunefleet.runtime.gpu import gpus
+from tunefleet.runtime.gpu import gpu_locks
 from tunefleet.runtime.gpu.info import GpuFigures, GpuProcess, read_gpus
 from tunefleet.runtime.monitor.stack_dumps import names
 from tunefleet.runtime.warm import engine_registry
@@ -48,7 +48,7 @@ def is_ours(ledger: Path, uuid: str, pid: int) -> bool:
         family = [process, *process.parents()]
     except psutil.Error:
         return False
-    file = gpus.lock_file(ledger, uuid)
+    file = gpu_locks.lock_file(ledger, uuid)
     return any(locks.holds(each.pid, file) for each in family) or engine_registry.is_one(
         [each.pid for each in family], uuid
     )
@@ -60,7 +60,7 @@ def _counts(process: GpuProcess) -> bool:
 
 def _by_memory(gpu: GpuFigures, ledger: Path) -> str | None:
     used, total = gpu.memory_used_bytes, gpu.memory_total_bytes
-    if not used or not total or used < _BUSY_FRACTION * total or gpus.holder(ledger, gpu.uuid) is not None:
+    if not used or not total or used < _BUSY_FRACTION * total or gpu_locks.holder(ledger, gpu.uuid) is not None:
         return None
     if engine_registry.is_on(gpu.uuid):
         return None

@@ -11,7 +11,7 @@ from tunefleet.errors import Fault
 from tunefleet.spec.documents.cycle_check import cycles
 from tunefleet.spec.documents.fault_messages import fault_at
 from tunefleet.spec.documents.merge import SPEC
-from tunefleet.spec.documents.pipeline import Draft
+from tunefleet.spec.documents.stages import Draft
 from tunefleet.spec.expressions.condition import ConditionSpec
 from tunefleet.spec.expressions.placeholders import Reference
 from tunefleet.spec.expressions.references import PlaceholderMatch

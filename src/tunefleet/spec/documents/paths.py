@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from tunefleet.spec.base import BUILTIN_PREFIX, is_hub_name, is_url, is_written_as_path
-from tunefleet.spec.options.checkpoint import CheckpointLoadSpec
+from tunefleet.spec.options.checkpoint_storage import CheckpointLoadSpec
 from tunefleet.spec.options.generation import RewardModelSpec
 from tunefleet.spec.options.prompts import PromptData
 from tunefleet.spec.options.rows import DataSource, JsonlFile

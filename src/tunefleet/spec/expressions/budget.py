@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-# Limits of one workflow; the merged sizes count shared values once per task.
-MAX_TASKS: Final = 5_000
 MAX_MERGED_VALUES: Final = 250_000
 MAX_MERGED_CHARACTERS: Final = 32_000_000
 MAX_PLACEHOLDERS: Final = 50_000

@@ -25,7 +25,7 @@ from tunefleet.spec.expressions.placeholders import (
     reference,
     whole,
 )
-from tunefleet.spec.expressions.size_limits import SizeBudget
+from tunefleet.spec.expressions.resolved_size import SizeBudget
 from tunefleet.spec.text import Path, dotted
 from tunefleet.validation_errors import show
 

@@ -24,7 +24,7 @@ from tunefleet.spec.expressions.placeholders import (
     reference,
     rooted,
 )
-from tunefleet.spec.expressions.size_limits import SizeBudget
+from tunefleet.spec.expressions.resolved_size import SizeBudget
 from tunefleet.spec.text import Path
 from tunefleet.validation_errors import show
 

@@ -20,7 +20,7 @@ from tunefleet.spec.base import (
     Url,
     many_wrong,
 )
-from tunefleet.spec.options.checkpoint import ArchiveFormat
+from tunefleet.spec.options.checkpoint_storage import ArchiveFormat
 from tunefleet.spec.options.environment import Secret, Variables
 from tunefleet.spec.options.model import Dtype, LoadingSpec, ModelSource
 from tunefleet.validation_errors import show

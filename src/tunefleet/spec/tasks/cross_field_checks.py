@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tunefleet.spec.options.adapter import QuantizationSpec
-from tunefleet.spec.options.checkpoint import CheckpointSpec
+from tunefleet.spec.options.checkpoint_storage import CheckpointSpec
 from tunefleet.spec.options.data import TrainingData
 from tunefleet.spec.options.deepspeed_zero import deepspeed_faults
 from tunefleet.spec.options.model import ModelSpec

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from tunefleet.spec.base import NotBool
-from tunefleet.spec.options.checkpoint import CheckpointLoadSpec, LoadedCheckpointSpec, pointer_of
+from tunefleet.spec.options.checkpoint_storage import CheckpointLoadSpec, LoadedCheckpointSpec, pointer_of
 from tunefleet.spec.options.environment import runs_code
 from tunefleet.spec.options.export import PostprocessSpec
 from tunefleet.spec.options.generation import InferenceSpec

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from tunefleet.spec.base import Block, NotBool, PositiveInt, Text
-from tunefleet.spec.options.checkpoint import CheckpointLoadSpec, LoadedCheckpointSpec, pointer_of
+from tunefleet.spec.options.checkpoint_storage import CheckpointLoadSpec, LoadedCheckpointSpec, pointer_of
 from tunefleet.spec.options.model import Dtype, ModelSource
 from tunefleet.spec.options.served_model import AdapterSpec
 from tunefleet.spec.tasks.base_task import ALWAYS_LEFT, BaseTaskSpec, Devices

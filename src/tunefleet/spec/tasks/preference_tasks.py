@@ -14,7 +14,7 @@ from tunefleet.spec.options.preference import (
     PreferenceTrainingSpec,
     RewardTrainingSpec,
 )
-from tunefleet.spec.options.preferred import LabelledData, PairData, PromptRows, SeparatedRows
+from tunefleet.spec.options.preference_data import LabelledData, PairData, PromptRows, SeparatedRows
 from tunefleet.spec.options.rewards import (
     DrawingSpec,
     ExactMatchReward,

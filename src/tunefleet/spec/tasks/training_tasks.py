@@ -9,14 +9,14 @@ from typing import Any, ClassVar, Final, Literal
 from pydantic import Field
 
 from tunefleet.spec.options.adapter import LoraSpec, QuantizationSpec, quantized
-from tunefleet.spec.options.checkpoint import CheckpointLoadSpec, CheckpointSpec, pointer_of
+from tunefleet.spec.options.checkpoint_storage import CheckpointLoadSpec, CheckpointSpec, pointer_of
 from tunefleet.spec.options.data import TrainingData
 from tunefleet.spec.options.devices import DevicesSpec
 from tunefleet.spec.options.generation import GenerationSpec, RewardModelSpec
 from tunefleet.spec.options.model import AttentionName, ModelSpec
 from tunefleet.spec.options.policy import EvaluateSpec, PredictionsSpec, ShardSpec
 from tunefleet.spec.options.preference import PpoTrainingSpec
-from tunefleet.spec.options.preferred import PpoData
+from tunefleet.spec.options.preference_data import PpoData
 from tunefleet.spec.options.resources import ResourcesSpec
 from tunefleet.spec.options.rows import RowsSpec
 from tunefleet.spec.options.trainer import NAMES, OURS, TrainerName, feature_of, is_function, trainer_faults

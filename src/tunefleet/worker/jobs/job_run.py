@@ -10,7 +10,7 @@ from typing import Final
 from tunefleet.errors import MachineError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.runtime.gpu.gpus import GpuBusyError
+from tunefleet.runtime.gpu.gpu_locks import GpuBusyError
 from tunefleet.runtime.monitor.elapsed_time import Watched
 from tunefleet.runtime.monitor.eviction import LaunchPreemption
 from tunefleet.runtime.monitor.guard import End, JobMonitor

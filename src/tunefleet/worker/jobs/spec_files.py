@@ -29,7 +29,7 @@ from tunefleet.schemas.worker_link import Offer
 from tunefleet.spec import BaseTaskSpec, load_task_spec
 from tunefleet.spec.base import is_url
 from tunefleet.spec.documents.paths import Fetch, fetches
-from tunefleet.spec.options.checkpoint import CheckpointLoadSpec
+from tunefleet.spec.options.checkpoint_storage import CheckpointLoadSpec
 from tunefleet.worker.context import WorkerContext
 from tunefleet.worker.interfaces import Delivery
 from tunefleet.worker.jobs.fetch_progress import InputDownload

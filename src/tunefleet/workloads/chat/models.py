@@ -13,7 +13,7 @@ from tunefleet.runtime.gpu.info import read_gpus
 from tunefleet.schemas.chat import BASE, TUNED
 from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import ChatTaskSpec
-from tunefleet.spec.options.checkpoint import LoadedCheckpointSpec
+from tunefleet.spec.options.checkpoint_storage import LoadedCheckpointSpec
 from tunefleet.workloads.engine.client import connect
 from tunefleet.workloads.engine.protocol import Engine, EngineModel
 from tunefleet.workloads.engine.vllm_options import UTILIZATION, parallel

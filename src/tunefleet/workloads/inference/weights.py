@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from tunefleet.artifacts.archive import only_folder, unpacked_path
 from tunefleet.errors import ModelError
 from tunefleet.spec.base import is_hub_name
-from tunefleet.spec.options.checkpoint import CheckpointLoadSpec
+from tunefleet.spec.options.checkpoint_storage import CheckpointLoadSpec
 from tunefleet.spec.options.served_model import AdapterSpec
 from tunefleet.spec.tasks.item_tasks import AnsweringTaskSpec
 from tunefleet.workloads.common import base_model, containment, hub_files

@@ -13,7 +13,7 @@ from tunefleet.spec.base import Block, Text, as_list, known_keys, wrong
 from tunefleet.spec.documents.fault_messages import explain, fault_at
 from tunefleet.spec.documents.kinds import nearest_kind, task_kinds
 from tunefleet.spec.documents.merge import SPEC, merged_source
-from tunefleet.spec.expressions.budget import MAX_MERGED_VALUES, MAX_TASKS, SIZE_HINT, Scale, Size
+from tunefleet.spec.expressions.budget import MAX_MERGED_VALUES, SIZE_HINT, Scale, Size
 from tunefleet.spec.text import Path, Source
 from tunefleet.validation_errors import UNKNOWN_KEY, show
 
@@ -266,3 +266,7 @@ def _without_foreign_blocks(found: list[Draft], base: Mapping[str, Any]) -> list
 def _keys_of(draft: Draft) -> set[str]:
     kind = nearest_kind(draft.source.data["spec"].get("taskType"))
     return known_keys(task_kinds()[kind]) if kind is not None else set()
+
+
+# Limits of one workflow; the merged sizes count shared values once per task.
+MAX_TASKS: Final = 5_000
