@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import Any
 
 import pytest
 
 from tests.unit.orchestrator.lab import ECHO, TRAIN, FakeWorker, Lab
+from tunefleet.artifacts import manifest_digest
 from tunefleet.db.repositories import queue
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.preflight import explain
 from tunefleet.orchestrator.scheduling import queue as waiting
 from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.orchestrator.scheduling.scheduler import CycleTime
+from tunefleet.orchestrator.storage import artifacts
 from tunefleet.orchestrator.tasks import spec_columns, tasks
 from tunefleet.orchestrator.workers import workers
 from tunefleet.orchestrator.workflows import workflows
-from tunefleet.schemas.api import SubmitRequest
+from tunefleet.schemas.api import ArtifactCreate, SubmitRequest
 from tunefleet.schemas.worker_link import ExecutorOffer, Gpu, GpuLoad, Load
 
 GIB = 1 << 30
@@ -514,3 +517,21 @@ async def test_a_dry_run_says_so_when_enough_workers_are_online_but_busy(lab: La
     assert reply.concurrency.summary == (
         "Up to 3 tasks and parts run at the same time; the online workers have room for 2 of them, and the others wait."
     )
+
+
+async def test_the_memory_of_an_uploaded_model_is_estimated_from_its_configuration(lab: Lab) -> None:
+    await lab.online()
+    shipped = resources.files("tunefleet").joinpath("workloads/assets/models/gsm8k-llama-2m/config.json").read_bytes()
+    entry = (await lab.upload(lab.admin, shipped)).model_copy(update={"path": "config.json"})
+    body = ArtifactCreate(name="mine", kind="model", files=(entry,), digest=manifest_digest([entry]))
+    made = await artifacts.publish(lab.core, lab.admin, body)
+    text = "taskType: lora_sft, model: {source: {identifier: ./mine}}, data: {prompts: [one, two]}"
+    document = f"apiVersion: tunefleet/v1\nmetadata: {{name: t}}\nspec: {{{text}}}\n"
+    request = SubmitRequest(document=document, inputs={"t": {"model.source.identifier": made.digest}})
+    (forecast,) = (await explain.of_document(lab.core, lab.admin, request)).forecasts
+    assert forecast.memory is not None
+    assert forecast.memory.unknown is None
+    assert forecast.memory.variants
+    (unknown,) = (await explain.of_document(lab.core, lab.admin, SubmitRequest(document=document))).forecasts
+    assert unknown.memory is not None
+    assert unknown.memory.unknown is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from tunefleet.db import Connection
@@ -17,7 +18,7 @@ from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet import engines as providers
 from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.notifications import subscriptions
-from tunefleet.orchestrator.preflight import concurrency, memory
+from tunefleet.orchestrator.preflight import concurrency, memory, model_configs
 from tunefleet.orchestrator.preflight.concurrency import Demand
 from tunefleet.orchestrator.preflight.model_configs import Configurations
 from tunefleet.orchestrator.scheduling import scheduler
@@ -98,16 +99,19 @@ async def of_document(core: ServerContext, actor: Actor, request: SubmitRequest)
 
     specs, warnings, needs = await asyncio.to_thread(_read_specs, workflow, actor.project)
 
-    def operation(connection: Connection) -> tuple[list[Fault], Sequence[WorkerState]]:
+    def operation(
+        connection: Connection,
+    ) -> tuple[list[Fault], Sequence[WorkerState], Mapping[str, tuple[str, int]]]:
         faults = upstreams.faults_of(connection, actor.project, workflow.tasks)
         faults += subscriptions.faults(connection, who, ((node, spec.notify) for node, spec in specs))
         faults += providers.faults(core.state(Engines), specs) + new_faults(specs)
-        return faults, cluster_state.serving(cluster_state.states(connection, snapshot), actor.project)
+        serving = cluster_state.serving(cluster_state.states(connection, snapshot), actor.project)
+        return faults, serving, model_configs.uploaded(connection, actor.project, request.inputs)
 
-    faults, fleet = await core.read(operation)
+    faults, fleet, uploaded = await core.read(operation)
     if faults:
         return ValidateReply(ok=False, faults=fault_views(faults))
-    found, together = await asyncio.to_thread(_forecasts, core, workflow, needs, fleet, policy)
+    found, together = await asyncio.to_thread(_forecasts, core, workflow, needs, fleet, policy, uploaded)
     names = tuple(node.name for node in workflow.tasks)
     return ValidateReply(ok=True, tasks=names, forecasts=found, concurrency=together, warnings=warnings)
 
@@ -127,6 +131,7 @@ def _forecasts(
     needs: Mapping[str, Requirement],
     fleet: Sequence[WorkerState],
     policy: Policy,
+    uploaded: Mapping[str, tuple[str, int]],
 ) -> tuple[tuple[TaskForecast, ...], ConcurrencyForecast | None]:
     engines = {
         node.name: engine.type for node in workflow.tasks if (engine := spec_columns.known(node).engine) is not None
@@ -141,16 +146,24 @@ def _forecasts(
     # Dependent tasks start later, when the first ones no longer hold their workers: match each against the full fleet.
     for name in demands.keys() - first.keys():
         chosen |= concurrency.assign({name: demands[name]}, fleet, policy)
-    now, found = core.clock.monotonic(), []
+    found = []
     for node in workflow.tasks:
         result = (
             _forecast_on_engine(node, engines[node.name])
             if node.name in engines
             else _forecast(node, demands[node.name], chosen.get(node.name, []), fleet, policy)
         )
-        takes = memory.forecast(node.spec, result, fleet, core.state(Configurations), core.settings, now)
+        takes = memory.forecast(node.spec, result, fleet, partial(_configuration, core, uploaded.get(node.name)))
         found.append(result.model_copy(update={"memory": takes}))
     return tuple(found), concurrency.peak(workflow.tasks, demands, fleet)
+
+
+def _configuration(
+    core: ServerContext, uploaded: tuple[str, int] | None, name: str, revision: str | None
+) -> model_configs.Found:
+    if uploaded is not None:
+        return model_configs.read_uploaded(core.blobs, *uploaded)
+    return core.state(Configurations).of(name, revision, core.settings, core.clock.monotonic())
 
 
 def _forecast(

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from tunefleet.analysis.memory.decoder import UnknownShape, shape_of
 from tunefleet.analysis.memory.estimate import Shape, estimate
-from tunefleet.orchestrator.preflight.model_configs import Configurations, Found
+from tunefleet.orchestrator.preflight.model_configs import Found
 from tunefleet.placement import WorkerState
 from tunefleet.schemas.fleet import TaskForecast
 from tunefleet.schemas.memory import MemoryForecast, MemoryVariant
-from tunefleet.settings.server import ServerSettings
 from tunefleet.spec import BaseTaskSpec, LoraSpec, ModelTrainingSpec
 from tunefleet.spec.options.adapter import QuantizationSpec
 from tunefleet.spec.options.training_options import CommonTrainingSpec
@@ -41,21 +40,20 @@ def forecast(
     spec: BaseTaskSpec | None,
     placement: TaskForecast,
     fleet: Sequence[WorkerState],
-    known: Configurations,
-    settings: ServerSettings,
-    now: float,
+    configuration: Callable[[str, str | None], Found],
 ) -> MemoryForecast | None:
     """Estimate the memory of a training task; None for a task that trains no model. May block for some seconds.
 
     Args:
         spec: Spec of the task; None if it has references to other tasks.
+        configuration: Returns the configuration of a model and revision, or the reason why there is none.
     """
     if not isinstance(spec, ModelTrainingSpec):
         return None
     if spec.task_type not in _PLAIN:
         return MemoryForecast(unknown="A task of this kind reports its memory when it starts.")
     source = spec.model.source
-    found = known.of(source.identifier, source.revision, settings, now)
+    found = configuration(source.identifier, source.revision)
     worker = _worker(placement, {each.id: each for each in fleet})
     try:
         return _forecast(spec, found, worker)

@@ -12,7 +12,10 @@ from typing import Any, Final
 
 import orjson
 
+from tunefleet.artifacts import BlobStore
 from tunefleet.client.external import hub_config
+from tunefleet.db import Connection
+from tunefleet.db.repositories import artifacts
 from tunefleet.errors import TunefleetError
 from tunefleet.settings.server import ServerSettings
 from tunefleet.spec.base import BUILTIN_PREFIX
@@ -22,9 +25,36 @@ _NAME: Final = re.compile(r"[\w.-]{1,96}(/[\w.-]{1,96})?")
 _REVISION: Final = re.compile(r"[\w.-]{1,96}")
 _KEPT_S: Final = 600.0
 _MOST: Final = 256
+_MAX_BYTES: Final = 1 << 20
+# Where a submission gives the digest of an uploaded model.
+_POINTER: Final = "model.source.identifier"
 
 # A configuration, or why there is none.
 Found = Mapping[str, Any] | str
+
+
+def uploaded(
+    connection: Connection, project: str, inputs: Mapping[str, Mapping[str, str]]
+) -> dict[str, tuple[str, int]]:
+    """Return digest and size of the `config.json` of models that are submitted as folders, by task."""
+    found = {}
+    for task, digests in inputs.items():
+        rows = artifacts.find(connection, project=project, column="digest", value=digests.get(_POINTER, ""))
+        for path, digest, size in artifacts.files(connection, rows[0].id) if rows else ():
+            if path == "config.json":
+                found[task] = (digest, size)
+    return found
+
+
+def read_uploaded(blobs: BlobStore, digest: str, size_bytes: int) -> Found:
+    """Return a stored `config.json`, or why it cannot be read; blocks."""
+    if size_bytes > _MAX_BYTES:
+        return "its config.json is too large for a model configuration"
+    try:
+        found = orjson.loads(b"".join(blobs.pieces(digest)))
+    except (TunefleetError, ValueError):
+        return "its config.json cannot be read"
+    return found if isinstance(found, dict) else "its config.json is not a model configuration"
 
 
 @dataclass
