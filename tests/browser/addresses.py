@@ -37,9 +37,9 @@ PAGES = (
         "/ui/",
         "/overview",
         {"/overview": _NOTHING, "/workers*": {"items": []}},
-        ("No running tasks", "Queue is empty", "No workers yet"),
+        ("Nothing is running", "Queue is empty", "No workers yet"),
     ),
-    Looked("/ui/tasks", "/tasks?*", {"/tasks?*": {"items": []}, "/tasks/counts*": _NO_COUNTS}, ("No matching tasks",)),
+    Looked("/ui/tasks", "/tasks?*", {"/tasks?*": {"items": []}, "/tasks/counts*": _NO_COUNTS}, ("No matching runs",)),
     Looked(f"{_TASK}?tab=log", "/tasks/{task}", {"/tasks/*/log?*": _NO_LOG}, ("No log lines yet",)),
     Looked(
         f"{_TASK}?tab=files",

@@ -242,7 +242,7 @@ def resume_from_a_checkpoint(page: Page, client: Client, task_id: str) -> None:
     again = page.url.partition("?")[0].rpartition("/")[2]
     status_of(client, again, "running")
     page.get_by_role("button", name="Cancel", exact=True).click(timeout=PATIENCE_MS)
-    page.get_by_role("dialog").get_by_role("button", name="Cancel task").click()
+    page.get_by_role("dialog").get_by_role("button", name="Cancel run").click()
     status_of(client, again, "cancelled")
     assert client.tasks.get(again).reason == "cancelled_by_user"
     expect(page.locator(".status.cancelled").first).to_be_visible()

@@ -98,7 +98,7 @@ def test_filters_stand_in_the_address_and_several_are_cancelled_at_once(entered:
     expect(rows).to_have_count(3)
     entered.get_by_label("Select all shown").check()
     entered.get_by_role("button", name="Cancel 3").click()
-    entered.get_by_role("button", name="Cancel tasks").click()
+    entered.get_by_role("button", name="Cancel runs").click()
     expect(rows).to_have_count(0)
     assert {client.tasks.get(task_id).status for task_id in ids} == {"cancelled"}
     entered.get_by_role("button", name=re.compile("^cancelled")).click()
@@ -135,7 +135,7 @@ def test_a_viewer_is_offered_nothing_that_changes(page: Page, fleet: LocalFleet,
     page.get_by_label("API key").fill(key)
     page.get_by_role("button", name="Log in").click()
     page.get_by_role("heading", name="Overview").wait_for()
-    expect(page.get_by_role("link", name="New task")).to_have_count(0)
+    expect(page.get_by_role("link", name="New run")).to_have_count(0)
     page.goto("/ui/new")
     expect(page.get_by_text("Your key is read-only")).to_be_visible()
     page.goto(f"/ui/tasks/{client.workflows.get(diamond).tasks[0].id}")
@@ -330,6 +330,6 @@ def test_all_that_match_are_chosen_when_it_is_asked_for(entered: Page, client: C
     expect(entered.get_by_role("button", name="Cancel 100")).to_be_visible()
     choose.click()
     entered.get_by_role("button", name="Cancel 130").click()
-    entered.get_by_role("button", name="Cancel tasks").click()
-    expect(entered.get_by_text("No matching tasks")).to_be_visible()
+    entered.get_by_role("button", name="Cancel runs").click()
+    expect(entered.get_by_text("No matching runs")).to_be_visible()
     assert {task.status for task in client.workflows.get(workflow.id).tasks} == {"cancelled"}

@@ -143,7 +143,7 @@ def test_a_member_is_offered_no_steering_of_what_belongs_to_others(
         page.goto("/ui/tasks?status=queued")
         page.get_by_label("Select all shown").check()
         page.get_by_role("button", name="Cancel 1", exact=True).click()
-        page.get_by_role("button", name="Cancel tasks").click()
+        page.get_by_role("button", name="Cancel runs").click()
         expect(page.locator(f"a[href$='{task_id}']")).to_have_count(0)
         assert client.tasks.get(theirs.task_id).status == "queued"
     client.tasks.cancel(theirs.task_id)

@@ -115,7 +115,7 @@ def test_a_drained_worker_is_told_so_once_it_is_confirmed(entered: Page, client:
 
 def test_a_task_is_begun_on_one_machine(entered: Page, worker: str) -> None:
     entered.goto(f"/ui/workers/{worker}")
-    entered.get_by_role("link", name="New task here").click()
+    entered.get_by_role("link", name="New run here").click()
     entered.get_by_role("button", name=re.compile("^LoRA fine-tuning")).click()
     expect(entered.locator(".cm-content")).to_contain_text(f"tags: [ {worker} ]")
     expect(entered.get_by_role("heading", name="Placement")).to_be_visible()

@@ -49,7 +49,7 @@ export function Compare() {
     return (
       <div className="page">
         <h1>Compare</h1>
-        <Empty title="No tasks selected">
+        <Empty title="No runs selected">
           In <Link to="/tasks">the list of tasks</Link>, select two to eight tasks and click Compare.
         </Empty>
       </div>

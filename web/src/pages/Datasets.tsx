@@ -54,7 +54,7 @@ function Listed({ items, more, chosen }: { items: ArtifactView[]; more: boolean;
         >
           <span className="cut">{each.name}</span>
           <span className="muted small num nowrap">{bytes(each.size_bytes)}</span>
-          <span className="muted small cut">{each.task_id ? "from a task" : each.owner}</span>
+          <span className="muted small cut">{each.task_id ? "from a run" : each.owner}</span>
           <span className="muted small nowrap">
             <Time at={each.created_at} relative />
           </span>

@@ -21,7 +21,7 @@ export function New() {
   if (!mayChange)
     return (
       <div className="page">
-        <Empty title="Your key is read-only">To submit tasks, use a key with the member or admin role.</Empty>
+        <Empty title="Your key is read-only">To submit runs, use a key with the member or admin role.</Empty>
       </div>
     );
   if (from) return <FromTask key={from} id={from} />;

@@ -43,8 +43,8 @@ export function Overview() {
             <Answer query={overview}>
               {({ running: items }) =>
                 items.length === 0 ? (
-                  <Empty title="No running tasks">
-                    {mayChange ? <Link to="/new">Start with an example</Link> : "Submit a task to see it here."}
+                  <Empty title="Nothing is running">
+                    {mayChange ? <Link to="/new">Start with an example</Link> : "Submit a run to see it here."}
                   </Empty>
                 ) : (
                   <ul className="running">
@@ -205,7 +205,7 @@ function Queue({ tasks }: { tasks: TaskView[] }) {
     <table>
       <thead>
         <tr>
-          <th>Task</th>
+          <th>Run</th>
           <th className="hide-phone">Kind</th>
           <th>Pending reason</th>
           <th>Since</th>

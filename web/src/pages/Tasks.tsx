@@ -52,7 +52,7 @@ export function Tasks() {
     <div className="page">
       <div className="row between">
         <h1>
-          Tasks <span className="muted num">{list.data ? number(total) : ""}</span>
+          Runs <span className="muted num">{list.data ? number(total) : ""}</span>
         </h1>
         {choice.length > 0 ? (
           <Actions tasks={choice} onDone={() => setChosen(new Set())} />
@@ -96,7 +96,7 @@ export function Tasks() {
       {choice.length > 0 && choice.length === tasks.length && list.hasNextPage && (
         <div className="note row">
           <span>
-            {number(tasks.length)} loaded tasks selected; {number(total)} match.
+            {number(tasks.length)} loaded runs selected; {number(total)} match.
           </span>
           <button type="button" disabled={list.isFetching} onClick={() => void chooseAll()}>
             {list.isFetching

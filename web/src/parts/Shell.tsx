@@ -6,8 +6,10 @@ import { api, ask } from "../api/client";
 import { follow, liveState, onLiveState } from "../api/live";
 import type { ServerInfo } from "../api/schema";
 import { forgetKept } from "./kept";
+import { Palette } from "./Palette";
 import { SessionContext } from "./session";
 import { setTheme, type Theme, useTheme } from "./theme";
+import { useTitle } from "./title";
 import { Toasts, toastError } from "./toasts";
 import "../styles/shell.css";
 
@@ -16,9 +18,9 @@ const GROUPS = [
     "",
     [
       ["/", "Overview"],
-      ["/tasks", "Tasks"],
+      ["/tasks", "Runs"],
       ["/train", "Fine-tune"],
-      ["/new", "New task"],
+      ["/new", "New run"],
     ],
   ],
   [
@@ -46,7 +48,7 @@ const GROUPS = [
 /** On a phone, these are at the bottom; the menu has all pages. */
 const FIRST = [
   ["/", "Overview"],
-  ["/tasks", "Tasks"],
+  ["/tasks", "Runs"],
   ["/train", "Fine-tune"],
   ["/workers", "Workers"],
 ] as const;
@@ -56,6 +58,7 @@ export function Shell({ info }: { info: ServerInfo }) {
   useEffect(() => follow(client), [client]);
   const mayChange = info.role === "admin" || info.role === "member";
   const menu = useMenu();
+  usePageTitle();
   const shown = ([to]: readonly [string, string]) => (to !== "/new" && to !== "/train") || mayChange;
   return (
     <SessionContext value={{ info, mayChange, isAdmin: info.role === "admin" }}>
@@ -99,9 +102,17 @@ export function Shell({ info }: { info: ServerInfo }) {
           </nav>
         </div>
       </div>
+      <Palette />
       <Toasts />
     </SessionContext>
   );
+}
+
+/** Pages with a name of their own, such as that of a run, set it themselves. */
+function usePageTitle(): void {
+  const { pathname } = useLocation();
+  const page = GROUPS.flatMap(([, pages]) => [...pages]).find(([to]) => to === pathname);
+  useTitle(page?.[1]);
 }
 
 function PageLink({ to, name }: { to: (typeof GROUPS)[number][1][number][0]; name: string }) {

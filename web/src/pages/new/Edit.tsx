@@ -60,7 +60,7 @@ export function Edit({
     <div className="page">
       <div className="row between">
         <h1>
-          New task <span className="muted">· {title}</span>
+          New run <span className="muted">· {title}</span>
         </h1>
         <div className="row tight">
           <Link to="/new" search={{}} className="button">

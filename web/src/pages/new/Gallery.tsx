@@ -11,7 +11,7 @@ export function Gallery() {
   const examples = useQuery(examplesQuery);
   return (
     <div className="page">
-      <h1>New task {worker && <span className="muted">· on {worker}</span>}</h1>
+      <h1>New run {worker && <span className="muted">· on {worker}</span>}</h1>
       <p className="muted">
         Start with an example and edit it before you submit. Most examples run as they are, with a built-in model and
         dataset.

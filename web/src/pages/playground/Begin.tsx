@@ -51,7 +51,7 @@ export function Begin({ task }: { task?: string }) {
               ) : (
                 <div className="stack">
                   <label className="field">
-                    <span className="muted small">Task</span>
+                    <span className="muted small">Run</span>
                     <select value={named} onChange={(event) => setChosen(event.target.value)}>
                       {named && !items.some((each) => each.id === named) && (
                         <option value={named}>{about.data?.name ?? named}</option>

@@ -71,7 +71,7 @@ function Channel({ channel }: { channel: ChannelView }) {
         {!channel.enabled && <span className="muted small"> · disabled</span>}
         <div className="muted small">
           {channel.owner}
-          {channel.everyone && ", all users' tasks"}
+          {channel.everyone && ", all users' runs"}
         </div>
       </td>
       <td className="muted hide-phone">

@@ -6,10 +6,10 @@ import { useSession } from "../../parts/session";
 export type Role = KeyView["role"];
 
 export const ROLES: readonly (readonly [Role, string])[] = [
-  ["admin", "Full access: keys, workers, all users' tasks, pruning."],
-  ["member", "Submits and controls own tasks, and can view all tasks."],
+  ["admin", "Full access: keys, workers, all users' runs, pruning."],
+  ["member", "Submits and controls own runs, and can view all runs."],
   ["viewer", "Read-only access."],
-  ["worker", "For machines: runs tasks and uploads results. Cannot log in."],
+  ["worker", "For machines: carries out runs and uploads results. Cannot log in."],
 ];
 
 export function Roles() {

@@ -11,11 +11,11 @@ import { Answer } from "../../parts/states";
 import { toast } from "../../parts/toasts";
 
 const WORDS: Record<StorageUse["kind"], readonly [string, string]> = {
-  results: ["Results", "adapters, models and files from tasks"],
+  results: ["Results", "adapters, models and files from runs"],
   checkpoints: ["Checkpoints", "for paused and interrupted runs"],
   data: ["Uploaded data", "datasets and models of users and campaigns"],
   federations: ["Federations", "versions, updates, chunks"],
-  database: ["Database", "tasks, metrics, logs, events"],
+  database: ["Database", "runs, metrics, logs, events"],
   arriving: ["Uploads", "uploads in progress"],
   working: ["Temporary", "files the server is unpacking"],
   unused: ["Unused", "unreferenced files; removed automatically within hours, or when you prune"],

@@ -57,7 +57,7 @@ export function Charts({ task }: { task: TaskAnswer }) {
         {(found) =>
           found.points.length === 0 && others.length === 0 ? (
             <Empty title="No metrics yet">
-              {isFinal(task.status) ? "This task logged no metrics." : "Metrics appear here as the run logs them."}
+              {isFinal(task.status) ? "This run logged no metrics." : "Metrics appear here as the run logs them."}
             </Empty>
           ) : (
             <div className="charts">

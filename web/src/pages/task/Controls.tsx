@@ -54,7 +54,7 @@ function Buttons({ task }: { task: TaskAnswer }) {
         : ask(api.POST("/api/v1/tasks/{task_id}/retry", path)),
     onSuccess: (made, verb) => {
       if (made.id === task.id) return;
-      toast(verb === "resume" ? "Resumed as a new task" : "Submitted again", "good");
+      toast(verb === "resume" ? "Resumed as a new run" : "Submitted again", "good");
       void navigate({ to: "/tasks/$taskId", params: { taskId: made.id } });
     },
     onSettled: refresh,
@@ -146,13 +146,13 @@ function Buttons({ task }: { task: TaskAnswer }) {
       )}
       {asking === "cancel" && (
         <Confirm
-          title="Cancel this task?"
-          action="Cancel task"
+          title="Cancel this run?"
+          action="Cancel run"
           danger
           onDo={() => move.mutate("cancel")}
           onClose={() => setAsking(null)}
         >
-          The task stops after the current step. Saved checkpoints are kept, and you can resume from them.
+          The run stops after the current step. Saved checkpoints are kept, and you can resume from them.
         </Confirm>
       )}
     </div>

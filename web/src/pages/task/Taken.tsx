@@ -11,14 +11,14 @@ import { Chart, COLORS, type Line } from "../../parts/Chart";
 const GIB = 1024 ** 3;
 const CHARTS: readonly { title: string; lines: readonly (readonly [name: string, label: string])[]; unit: number }[] = [
   {
-    title: "Task GPU memory, GiB",
+    title: "GPU memory of the run, GiB",
     lines: [
       ["gpu_bytes", "Taken"],
       ["gpu_allocated_bytes", "In use"],
     ],
     unit: GIB,
   },
-  { title: "Task memory, GiB", lines: [["rss_bytes", "Taken"]], unit: GIB },
+  { title: "Memory of the run, GiB", lines: [["rss_bytes", "Taken"]], unit: GIB },
   { title: "Throughput, tokens/s", lines: [["tokens_per_s", "Tokens per second"]], unit: 1 },
   { title: "Step time, s", lines: [["step_time_s", "Seconds"]], unit: 1 },
 ];

@@ -3,12 +3,13 @@ import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
 import { otherSeriesQuery, taskQuery, whyQuery } from "../../api/queries";
 import type { TaskAnswer } from "../../api/schema";
-import { duration, number, ranSeconds } from "../../lib/format";
+import { duration, number, percent, ranSeconds } from "../../lib/format";
 import { isFinal, isTraining, plain } from "../../lib/words";
 import { Id, Panel, Progress, Status, Tabs, Time } from "../../parts/bits";
 import { useCanonical } from "../../parts/canonical";
 import { useNow } from "../../parts/clock";
 import { Answer, Loading } from "../../parts/states";
+import { useTitle } from "../../parts/title";
 import type { Tab } from "../../router";
 import { Charts } from "./Charts";
 import { Controls } from "./Controls";
@@ -30,7 +31,7 @@ export function Task() {
   );
   return (
     <div className="page">
-      {!task.data && <h1>Task {taskId}</h1>}
+      {!task.data && <h1>Run {taskId}</h1>}
       <Answer query={task} rows={6}>
         {(found) => <Shown task={found} />}
       </Answer>
@@ -88,6 +89,10 @@ function Shown({ task }: { task: TaskAnswer }) {
 }
 
 function Head({ task }: { task: TaskAnswer }) {
+  const { step, max_steps } = task.progress ?? {};
+  const share =
+    task.status === "running" && max_steps ? `${Math.floor(percent(step ?? 0, max_steps))} %` : plain(task.status);
+  useTitle(`${share} · ${task.name}`);
   const going = task.status === "running" && task.desired !== "run";
   return (
     <div className="task-head">
@@ -147,7 +152,7 @@ function Waiting({ task }: { task: TaskAnswer }) {
             {!!why.data.ahead && (
               <span className="muted">
                 {" "}
-                {why.data.ahead === 1 ? "1 task" : `${number(why.data.ahead)} tasks`} ahead in the queue.
+                {why.data.ahead === 1 ? "1 run" : `${number(why.data.ahead)} runs`} ahead in the queue.
               </span>
             )}
           </div>

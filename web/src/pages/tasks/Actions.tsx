@@ -62,7 +62,7 @@ export function Actions({ tasks, onDone }: { tasks: TaskView[]; onDone: () => vo
             type="button"
             className="danger"
             disabled={live.length === 0}
-            title="Cancels only your own unfinished tasks"
+            title="Cancels only your own unfinished runs"
             onClick={() => setAsking(true)}
           >
             Cancel {live.length ? number(live.length) : ""}
@@ -74,8 +74,8 @@ export function Actions({ tasks, onDone }: { tasks: TaskView[]; onDone: () => vo
       </button>
       {asking && (
         <Confirm
-          title={live.length === 1 ? "Cancel this task?" : `Cancel ${number(live.length)} tasks?`}
-          action="Cancel tasks"
+          title={live.length === 1 ? "Cancel this run?" : `Cancel ${number(live.length)} runs?`}
+          action="Cancel runs"
           danger
           onDo={() => void each(live, "cancel", "Cancelled")}
           onClose={() => setAsking(false)}

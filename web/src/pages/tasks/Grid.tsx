@@ -16,7 +16,7 @@ const ROW_PX = 34;
 const AHEAD_ROWS = 60;
 
 const COLUMNS: readonly (readonly [Sort, string, string])[] = [
-  ["name", "Task", ""],
+  ["name", "Run", ""],
   ["kind", "Kind", "wide"],
   ["status", "Status", ""],
   ["worker", "Worker", "wide"],
@@ -110,7 +110,7 @@ export function Grid({ rows, missing, more, busy, search, change, chosen, setCho
         })}
       </div>
       {rows.length === 0 ? (
-        <Empty title="No matching tasks">
+        <Empty title="No matching runs">
           <button
             type="button"
             onClick={() =>

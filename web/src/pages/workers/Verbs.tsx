@@ -31,7 +31,7 @@ export function Verbs({ worker, alone }: { worker: WorkerView; alone?: boolean }
           className={alone ? "button primary" : "button quiet"}
           title={`New task pinned to ${worker.id}`}
         >
-          New task here
+          New run here
         </Link>
       )}
       {isAdmin && <Orders worker={worker} gone={gone} quiet={alone ? undefined : "quiet"} />}
@@ -54,7 +54,7 @@ function Orders({ worker, gone, quiet }: { worker: WorkerView; gone: boolean; qu
           type="button"
           className={quiet}
           disabled={busy}
-          title="Takes no new tasks; running ones finish"
+          title="Takes no new runs; running ones finish"
           onClick={() => verb.mutate("cordon")}
         >
           Cordon
@@ -116,7 +116,7 @@ function Elastic({
       className={className}
       disabled={busy}
       title={
-        worker.elastic_disabled ? "Accept tasks again" : "Takes no new tasks until the queue grows or you wake it up"
+        worker.elastic_disabled ? "Accept runs again" : "Takes no new runs until the queue grows or you wake it up"
       }
       onClick={() => onAsk(worker.elastic_disabled === true)}
     >

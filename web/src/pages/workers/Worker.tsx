@@ -97,7 +97,7 @@ function Tasks({ worker }: { worker: WorkerView }) {
   const live = new Map(useQuery(overviewQuery).data?.running.map((task) => [task.id, task]));
   return (
     <Panel
-      title="Tasks"
+      title="Runs"
       actions={
         <Link to="/tasks" search={{ worker: worker.id }}>
           all
@@ -108,12 +108,12 @@ function Tasks({ worker }: { worker: WorkerView }) {
       <Answer query={tasks}>
         {({ items }) =>
           items.length === 0 ? (
-            <Empty title="No tasks yet" />
+            <Empty title="No runs yet" />
           ) : (
             <table>
               <thead>
                 <tr>
-                  <th>Task</th>
+                  <th>Run</th>
                   <th className="hide-phone">Kind</th>
                   <th>Status</th>
                   <th className="hide-phone">Started</th>
