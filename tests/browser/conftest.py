@@ -24,6 +24,10 @@ ENVIRONMENT = {
     "TUNEFLEET_JOB_SLOTS": "1",
     "TUNEFLEET_URL_ALLOW": "127.0.0.1",
 }
+SMALL = {
+    "data.eval.max_samples": 4, "training.batch_size": 2, "training.max_seq_length": 96, "training.max_steps": 12,
+    "evaluate.answers": 0,
+}  # fmt: skip
 # What a browser says of itself when a server is gone or a key is wrong; the page shows both in words.
 EXPECTED = ("Failed to load resource", "net::ERR_")
 
@@ -70,6 +74,15 @@ def started(tmp_path_factory: pytest.TempPathFactory, port: int, *, workers: int
     """Make a fleet; it runs once it is entered."""
     data = tmp_path_factory.mktemp("fleet")
     return LocalFleet(data, port=port, workers=workers, environment=ENVIRONMENT, save_client=False)
+
+
+@pytest.fixture(scope="module")
+def trained(fleet: LocalFleet, repository: Path) -> str:
+    """A task that has trained an adapter."""
+    with Client(fleet.url, fleet.key) as client:
+        task_id = client.submit(repository / "examples/lora_sft.yaml", overrides=SMALL).task_id
+        assert client.tasks.wait(task_id, timeout_s=PATIENCE_S).status == "completed"
+    return task_id
 
 
 @pytest.fixture

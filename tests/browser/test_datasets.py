@@ -142,11 +142,14 @@ def test_the_mask_is_that_of_the_training_and_a_training_is_made_of_it(
     assert {piece["state"] for row in drawn for piece in row} == {"context", "counts", "cut-off"}
 
     datasets.get_by_role("link", name="Train on this").click()
-    for label, value in (("Steps", "2"), ("Batch size", "2"), ("Max sequence length", "64")):
-        datasets.get_by_label(label).fill(value)
-        datasets.get_by_label(label).press("Enter")
+    datasets.get_by_role("button", name="Next: Method").click()
+    datasets.get_by_text("Advanced settings").click()
+    for label, value in (("max steps", "2"), ("batch size", "2"), ("max seq length", "64")):
+        datasets.get_by_label(label, exact=True).fill(value)
+        datasets.get_by_label(label, exact=True).press("Enter")
+    datasets.get_by_role("button", name="Next: Review").click()
     expect(datasets.get_by_text("eligible", exact=True)).to_be_visible(timeout=PATIENCE_MS)
-    datasets.get_by_role("button", name="Submit", exact=True).click()
+    datasets.get_by_role("button", name="Start", exact=True).click()
     datasets.wait_for_url("**/ui/tasks/task-*")
     task_id = datasets.url.rpartition("/")[2]
     data = client.tasks.get(task_id).spec["data"]

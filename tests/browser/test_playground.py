@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -11,15 +10,10 @@ from playwright.sync_api import Page, expect
 from tests.browser import looks
 from tests.browser.conftest import PATIENCE_MS, PATIENCE_S
 from tests.integration.api.support import until
-from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.schemas.chat import ChatMessage, ChatRequest
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(900)]
-SMALL = {
-    "data.eval.max_samples": 4, "training.batch_size": 2, "training.max_seq_length": 96, "training.max_steps": 12,
-    "evaluate.answers": 0,
-}  # fmt: skip
 MERGE = """apiVersion: tunefleet/v1
 kind: MergeTask
 metadata: {{name: merged}}
@@ -45,15 +39,6 @@ def told(client: Client, task_id: str, model: str, *messages: str) -> str:
     said = tuple(ChatMessage(role=("user", "assistant")[n % 2], content=text) for n, text in enumerate(messages))
     request = ChatRequest(messages=said, model=model, temperature=0.0, max_tokens=24)
     return "".join(piece.text for piece in client.tasks.chat(task_id, request))
-
-
-@pytest.fixture(scope="module")
-def trained(fleet: LocalFleet, repository: Path) -> str:
-    """A task that has trained an adapter."""
-    with Client(fleet.url, fleet.key) as client:
-        task_id = client.submit(repository / "examples/lora_sft.yaml", overrides=SMALL).task_id
-        assert client.tasks.wait(task_id, timeout_s=PATIENCE_S).status == "completed"
-    return task_id
 
 
 def test_base_and_tuned_answer_beside_each_other(entered: Page, client: Client, trained: str, axe: str) -> None:
