@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -364,3 +364,39 @@ def fetch_output(
         what = f"{task_id} has no artifact {name!r}." if name else f"{task_id} is a task: name one of its artifacts."
         raise NotFoundError(what, hint=f"Available artifacts: {names}.")
     return (yield from transfer.fetch(chosen.id, dest, overwrite=overwrite, on_progress=on_progress))
+
+
+def clone(
+    task_id: str,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    on_progress: transfer.OnProgress = transfer.ignore_progress,
+) -> Flow[TaskDetail]:
+    """Submit a task again as a new one, with changed fields, and upload the local files that they name.
+
+    Args:
+        task_id: Id of the task, or a unique prefix.
+        overrides: Dotted path below `spec` → value; a local path is relative to the current folder.
+        on_progress: Called with the progress of uploads.
+
+    Raises:
+        SpecError: If the changed spec is invalid.
+        InputError: If a file that a changed field names does not exist.
+    """
+    # Imported on first use: they load the models of all task types.
+    from tunefleet.client.submission import local_file
+    from tunefleet.spec import deep_set, local_paths
+
+    changes = {path.removeprefix("spec."): value for path, value in (overrides or {}).items()}
+    inputs: dict[str, str] = {}
+    if changes:
+        task = yield from ask(workflow_routes.get_task(task_id))
+        spec = json.loads(json.dumps(task.resolved or task.spec))
+        for path, value in changes.items():
+            deep_set(spec, path, value)
+        named = [each for each in local_paths(spec) if any(f"{each.pointer}.".startswith(f"{p}.") for p in changes)]
+        found = [(each, file) for each in named if (file := local_file(each, Path(), base="the current folder"))]
+        for each, file in found:
+            pushed = yield from transfer.push(file, kind=each.role, on_progress=on_progress)
+            inputs[each.pointer] = pushed.digest
+    return (yield from ask(workflow_routes.clone_task(task_id, overrides, inputs)))

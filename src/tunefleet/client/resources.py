@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tunefleet.client import campaign_files, flows, submission, transfer
+from tunefleet.client import campaign_files, flows, transfer
 from tunefleet.client.routes import (
     campaign_routes,
     chat_routes,
@@ -62,7 +62,7 @@ class TaskVerbs:
     wait_for_command = ApiMethod(flows.wait_for_command)
     checkpoints = ApiMethod(workflow_routes.checkpoints)
     retry = ApiMethod(workflow_routes.retry_task)
-    clone = ApiMethod(submission.clone)
+    clone = ApiMethod(flows.clone)
     remove = ApiMethod(workflow_routes.remove_task)
     metrics = ApiMethod(workflow_routes.metrics)
     follow_metrics = Iteration(flows.follow_metrics)

@@ -16,8 +16,8 @@ from tunefleet.client.call import Flow, ask, work
 from tunefleet.client.local_data import check_file
 from tunefleet.client.routes import workflow_routes
 from tunefleet.errors import DataError, Fault, InputError, ModelError, SpecError
-from tunefleet.schemas.api import SubmitRequest, TaskDetail, WorkflowDetail
-from tunefleet.spec import LocalPath, TaskSpec, Workflow, deep_set, local_paths, override_document
+from tunefleet.schemas.api import SubmitRequest, WorkflowDetail
+from tunefleet.spec import LocalPath, TaskSpec, Workflow, local_paths, override_document
 from tunefleet.spec.documents.fault_messages import below_path
 from tunefleet.spec.documents.submit_checks import new_faults
 from tunefleet.spec.documents.workflow import check_workflow
@@ -170,38 +170,6 @@ def submit(
         return (yield from ask(workflow_routes.create_workflow(request, idempotency_key or uuid.uuid4().hex)))
     except SpecError as error:
         raise SpecError(error.faults, filename=filename) from None
-
-
-def clone(
-    task_id: str,
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    on_progress: transfer.OnProgress = transfer.ignore_progress,
-) -> Flow[TaskDetail]:
-    """Submit a task again as a new one, with changed fields, and upload the local files that they name.
-
-    Args:
-        task_id: Id of the task, or a unique prefix.
-        overrides: Dotted path below `spec` → value; a local path is relative to the current folder.
-        on_progress: Called with the progress of uploads.
-
-    Raises:
-        SpecError: If the changed spec is invalid.
-        InputError: If a file that a changed field names does not exist.
-    """
-    changes = {path.removeprefix("spec."): value for path, value in (overrides or {}).items()}
-    inputs: dict[str, str] = {}
-    if changes:
-        task = yield from ask(workflow_routes.get_task(task_id))
-        spec = json.loads(json.dumps(task.resolved or task.spec))
-        for path, value in changes.items():
-            deep_set(spec, path, value)
-        named = [each for each in local_paths(spec) if any(f"{each.pointer}.".startswith(f"{p}.") for p in changes)]
-        found = [(each, file) for each in named if (file := local_file(each, Path(), base="the current folder"))]
-        for each, file in found:
-            pushed = yield from transfer.push(file, kind=each.role, on_progress=on_progress)
-            inputs[each.pointer] = pushed.digest
-    return (yield from ask(workflow_routes.clone_task(task_id, overrides, inputs)))
 
 
 def local_files(workflow: Workflow, folder: Path) -> list[Path]:

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 from dotenv import dotenv_values
 from pydantic import AliasChoices, ValidationError
+from pydantic_core import ErrorDetails
 
 from tunefleet.errors import MachineError
 from tunefleet.settings.agent import AgentSettings
@@ -50,10 +51,8 @@ def load(cls: type[S], **overrides: Any) -> S:
     try:
         return cls(**given)
     except ValidationError as error:
-        details = [{**each, "loc": (_set_name(cls, each["loc"]),)} for each in error.errors(include_url=False)]
-        raise MachineError(
-            f"Invalid setting: {summary(details, most=_MAX_SHOWN)}.", hint="Fix the variable or the option."
-        ) from None
+        faults = "; ".join(_fault(cls, each) for each in error.errors(include_url=False)[:_MAX_SHOWN])
+        raise MachineError(f"Invalid setting: {faults}.", hint="Fix the variable or the option.") from None
 
 
 def _report_differing(cls: type[ProcessSettings]) -> None:
@@ -64,6 +63,14 @@ def _report_differing(cls: type[ProcessSettings]) -> None:
         if len({value_of(name) for name in names}) > 1 and names[0] not in _REPORTED:
             _REPORTED.add(names[0])
             logger.warning("%s and %s are set to different values: %s applies.", *names[:2], names[0])
+
+
+def _fault(cls: type[ProcessSettings], detail: ErrorDetails) -> str:
+    name = _set_name(cls, detail["loc"])
+    if detail["type"] == "value_error":
+        # A sentence of our own validators, which says neither name nor value.
+        return f"{name}={detail['input']!r}: {detail['ctx']['error']}"
+    return summary([{**detail, "loc": (name,)}])
 
 
 def _set_name(cls: type[ProcessSettings], location: tuple[int | str, ...]) -> str:

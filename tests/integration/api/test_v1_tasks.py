@@ -93,7 +93,7 @@ def test_a_reference_that_can_have_no_value_is_refused_before_anything_runs(admi
         (TWO.replace("name: first,", "name: first, dependsOn: [second],").encode(), "text/plain", "second"),
         (ECHO.replace("taskType: echo", "taskType: ecco").encode(), "text/plain", "did you mean echo"),
         (ECHO.replace("  data:", "  dependsOn: [task-0a0b]\n  data:").encode(), "text/plain", "task-0a0b"),
-        (b"a: &a {<<: *a, b: 1}", "text/plain", "nested too deeply"),
+        (b"a: &a {<<: *a, b: 1}", "text/plain", "part of"),
         (ECHO.encode() + b"  priority: 0x" + b"f" * 6_000, "text/plain", "too large"),
         (ECHO.encode() + b"  resources: {estimatedLoad: '99999999999999999999999'}", "text/plain", "too large"),
         (ECHO.encode() + b"  resources: {hardware: {cpu: 99999999999999999999999}}", "text/plain", "too large"),

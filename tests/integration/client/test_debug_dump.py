@@ -98,7 +98,7 @@ def test_a_setting_that_cannot_be_used_costs_nothing_but_its_own_part(
     monkeypatch.setenv("TUNEFLEET_PORT", "abc")
     monkeypatch.setenv("HEARTBEAT_INTERVAL_SEC", "never")
     found = dump(machine)
-    assert "TUNEFLEET_PORT='abc'" in found["missing.txt"]
+    assert "TUNEFLEET_PORT must be an integer, not 'abc'" in found["missing.txt"]
     assert "settings/client.json" in found
     assert any("INFO a plain line" in text or "INFO line 1999" in text for text in found.values()), "logs are found"
     assert "planted" not in "".join(found.values())

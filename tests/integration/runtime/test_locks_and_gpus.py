@@ -67,7 +67,7 @@ def test_a_gpu_is_free_only_when_nothing_of_the_job_lives(tmp_path: Path) -> Non
 RIVAL = """
 import os, sys, time
 from pathlib import Path
-from tunefleet.runtime.gpu import gpus
+from tunefleet.runtime.gpu import gpu_locks as gpus
 ledger, mark, name = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 won = 0
 for turn in range(40):

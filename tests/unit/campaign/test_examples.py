@@ -45,7 +45,7 @@ def test_the_documents_variables_are_read(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
-        ("CHECK_INTERVAL", "soon", "CHECK_INTERVAL='soon'"),
+        ("CHECK_INTERVAL", "soon", "CHECK_INTERVAL must be a number, not 'soon'"),
         (
             "MIN_DAYS_BETWEEN_RUNS",
             "3",

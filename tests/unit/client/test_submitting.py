@@ -99,7 +99,7 @@ def test_rows_that_do_not_fit_have_a_line(tmp_path: Path) -> None:
     (fault,) = caught.value.faults
     assert (fault.path, fault.line, fault.column) == ("spec.data.path", 6, 16)
     assert fault.message == "rows.jsonl has no column 'reply'"
-    assert fault.hint == "it has: answer, question"
+    assert fault.hint == "it has: answer, question. Set `data.text_field`"
 
 
 def test_an_override_of_a_missing_file_and_an_error_that_stays(tmp_path: Path) -> None:

@@ -44,11 +44,12 @@ def test_each_variable_acts(monkeypatch: pytest.MonkeyPatch) -> None:
         ("ORCHESTRATOR_DISPATCH_MODE", "static_round_robin", "baseline"),
         ("ORCHESTRATOR_DISPATCH_MODE", "whatever", "unknown mode"),
         ("ORCHESTRATOR_WORKER_SELECTION", "best", "best_fit"),
-        ("SCHEDULER_LAMBDA_TRAINING", "1.5", "less than or equal to 1"),
+        ("SCHEDULER_LAMBDA_TRAINING", "1.5", "at most 1"),
     ],
 )
 def test_what_cannot_act_is_refused_by_name(name: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, value)
-    with pytest.raises(MachineError, match=f"{name}='{value}'") as refused:
+    with pytest.raises(MachineError, match=name) as refused:
         load(ServerSettings)
+    assert value in str(refused.value)
     assert said in str(refused.value)

@@ -142,4 +142,4 @@ def test_an_offer_that_cannot_be_read_keeps_its_names() -> None:
     entry["offer"] = entry["offer"].replace('"attempt":1', '"attempt":"first"')
     read = chunking.offer_of(entry)
     assert (read.token, read.task_id, read.kind) == ("t", "task-1", "echo")
-    assert (read.unreadable or "").startswith("attempt: ")
+    assert (read.unreadable or "").startswith("attempt must be an integer")
