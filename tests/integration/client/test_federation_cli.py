@@ -85,7 +85,7 @@ def test_what_is_wrong_is_said_before_anything_is_made(cli: Cli, tmp_path: Path)
     assert "did you mean sync_every_steps?" in wrong.err
     assert "needs 5 updates" in cli("federation", "create", "--strategy", "krum").err
     assert "There is no file" in cli("federation", "create", tmp_path / "none.yaml").err
-    assert "is not readable" in cli("federation", "create", tmp_path).err
+    assert "cannot be read" in cli("federation", "create", tmp_path).err
     assert cli("federation", "create", "--deadline", "soon").code != 0
     assert cli("federation", "ls", "--json").json == []
 
