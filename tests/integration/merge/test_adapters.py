@@ -80,8 +80,8 @@ def test_the_difference_that_is_in_the_way_is_named(merge: Merge, three: tuple[P
     cases = [
         ({"r": 2}, "needs adapters of one rank; .* has 4, and .* has 2"),
         ({"target_modules": ["q_proj"]}, r"changes model\.layers\.0\.mlp\.down_proj, and .* does not"),
-        ({"use_dora": True}, "uses DoRA, whose update is not a sum"),
-        ({"modules_to_save": ["lm_head"]}, r"brings lm_head\.weight whole"),
+        ({"use_dora": True}, "uses DoRA, which is not a sum"),
+        ({"modules_to_save": ["lm_head"]}, r"contains a complete lm_head\.weight"),
     ]
     for number, (config, said) in enumerate(cases):
         other = lora(base, base.parent / f"other-{number}", **config)
