@@ -68,7 +68,7 @@ def _number(name: str, value: Any) -> str:
     # The Trainer prints numbers as strings with four digits.
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return str(value)
     if name == "learning_rate" and number:
         return f"{number:.1e}"

@@ -58,10 +58,9 @@ class ServerContext:
 
     def state(self, kind: type[S], make: Callable[[], S] | None = None) -> S:
         """Return a domain's own state on this server; created on the first call."""
-        if kind not in self._states:
-            self._states[kind] = (make or kind)()
-        found: S = self._states[kind]
-        return found
+        found: S | None = self._states.get(kind)
+        # `setdefault`: two threads that ask first get the same one.
+        return found if found is not None else self._states.setdefault(kind, (make or kind)())
 
     def put_state(self, state: object) -> None:
         """Replace a domain's state by a new one."""

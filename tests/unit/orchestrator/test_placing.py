@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import resources
 from typing import Any
 
+import orjson
 import pytest
 
 from tests.unit.orchestrator.lab import ECHO, TRAIN, FakeWorker, Lab
@@ -535,3 +536,20 @@ async def test_the_memory_of_an_uploaded_model_is_estimated_from_its_configurati
     (unknown,) = (await explain.of_document(lab.core, lab.admin, SubmitRequest(document=document))).forecasts
     assert unknown.memory is not None
     assert unknown.memory.unknown is not None
+
+
+async def test_an_uploaded_configuration_that_holds_anything_costs_the_estimate_alone(lab: Lab) -> None:
+    await lab.online()
+    shipped = resources.files("tunefleet").joinpath("workloads/assets/models/gsm8k-llama-2m/config.json").read_bytes()
+    odd = orjson.dumps({**orjson.loads(shipped), "head_dim": "x"})
+    entry = (await lab.upload(lab.admin, odd)).model_copy(update={"path": "config.json"})
+    body = ArtifactCreate(name="odd", kind="model", files=(entry,), digest=manifest_digest([entry]))
+    made = await artifacts.publish(lab.core, lab.admin, body)
+    text = "taskType: lora_sft, model: {source: {identifier: ./odd}}, data: {prompts: [one, two]}"
+    request = SubmitRequest(
+        document=f"apiVersion: tunefleet/v1\nmetadata: {{name: t}}\nspec: {{{text}}}\n",
+        inputs={"t": {"model.source.identifier": made.digest}},
+    )
+    (forecast,) = (await explain.of_document(lab.core, lab.admin, request)).forecasts
+    assert forecast.memory is not None
+    assert forecast.memory.unknown == "Unknown: its configuration holds a value of a wrong type."

@@ -209,6 +209,10 @@ async def test_a_clone_takes_changes_and_keeps_the_inputs_that_they_leave(lab: L
     assert (await lab.task(other.tasks[0].id)).inputs == {}
     with pytest.raises(SpecError) as caught:
         await reruns.clone(lab.core, lab.admin, task_id, {"training.lerning_rate": 0.5})
+    digest = (await lab.publish(lab.admin, "mine", b"x")).digest
+    for overrides in ({}, {"priority": 1}):
+        with pytest.raises(InputError, match=r"inputs\.data\.path belongs to no changed field"):
+            await reruns.clone(lab.core, lab.admin, task_id, overrides, {"data.path": digest})
     (fault,) = caught.value.faults
     assert str(fault) == "spec.training.lerning_rate: is not a known key (did you mean learning_rate?)", (
         "without a line"

@@ -49,6 +49,9 @@ def test_a_pair_becomes_a_chat_where_the_spec_says_so() -> None:
     alpaca = {"instruction": "Add.", "input": "1+1", "output": "2"}
     found = choose(TextShape("auto", separator="\n", as_chat=True), alpaca, "rows").read(1, alpaca)
     assert found == Chat([{"role": "user", "content": "Add.\n1+1"}, chat[1]], prompt=1)
+    turns = {"messages": [*chat, {"role": "user", "content": "2+2"}, {"role": "assistant", "content": "4"}]}
+    wanted = TextShape("auto", as_chat=True)
+    assert choose(wanted, turns, "rows").read(1, turns) == Chat(turns["messages"]), "both answers are trained"
     text = {"text": "a"}
     assert choose(TextShape("auto", as_chat=True), text, "rows").read(1, text) == Plain("a")
 

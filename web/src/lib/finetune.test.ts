@@ -10,6 +10,7 @@ import {
   PRESETS,
   planOf,
   presetOf,
+  rebuilt,
 } from "./finetune";
 
 const ROWS: Data = {
@@ -69,6 +70,8 @@ test("pairs become chats for instruct models, and not twice", () => {
   const chats = documentOf({ ...CHOICE, model: "a/b-chat", data: { ...ROWS, keys: { messages_field: "m" } } });
   expect(parse(chats).spec.data.as_chat).toBeUndefined();
   expect(planOf(chats)?.asChat).toBeNull();
+  const kept = documentOf({ ...CHOICE, asChat: true, data: { ...ROWS, keys: { messages_field: "m" } } });
+  expect(parse(kept).spec.data.as_chat).toBeUndefined();
 });
 
 test("rewards compare with the answer of the row", () => {
@@ -95,6 +98,26 @@ test("methods follow the format of the rows", () => {
   expect(methodsFor("judged")).toEqual(["kto"]);
   expect(methodsFor("messages")).toEqual(["sft"]);
   expect(methodsFor(null)).toEqual(["sft"]);
+});
+
+test("a choice keeps what it does not change", () => {
+  const written = documentOf(CHOICE).replace("logging_steps: 1", "logging_steps: 7\n    seed: 3");
+  const text = `${written}  notify: [{to: team}]\n`;
+  const full = rebuilt(text, CHOICE, { ...CHOICE, adapter: "full" });
+  const { spec } = parse(full);
+  expect(spec.training).toMatchObject({ logging_steps: 7, seed: 3, learning_rate: 5e-5 });
+  expect(spec.notify).toEqual([{ to: "team" }]);
+  expect(spec.lora).toBeUndefined();
+  expect(spec.taskType).toBe("sft");
+  const back = parse(rebuilt(full, { ...CHOICE, adapter: "full" }, CHOICE)).spec;
+  expect(back.lora.r).toBe(16);
+  expect(back.training.seed).toBe(3);
+});
+
+test("a preset that was left by hand is set again", () => {
+  const text = documentOf(CHOICE).replace("num_train_epochs: 2", "num_train_epochs: 9");
+  expect(parse(rebuilt(text, CHOICE, CHOICE)).spec.training.num_train_epochs).toBe(9);
+  expect(parse(rebuilt(text, CHOICE, CHOICE, ["training", "lora"])).spec.training.num_train_epochs).toBe(2);
 });
 
 test("other workflow files are none of the wizard's", () => {

@@ -37,7 +37,6 @@ export function methodsFor(kind: string | null | undefined): readonly Method[] {
       return ["dpo", "orpo", "kto"];
     case "judged":
       return ["kto"];
-    case "alpaca":
     case "prompt_response":
       return ["sft", "grpo"];
     default:
@@ -194,7 +193,7 @@ export function documentOf(choice: Choice): string {
   const spec: Record<string, unknown> = {
     taskType: method === "sft" && adapts ? "lora_sft" : method,
     model: { source: { identifier: model } },
-    data: dataOf(data, method, preset, choice.asChat ?? (isPairs(data) && isInstruct(model))),
+    data: dataOf(data, method, preset, isPairs(data) && (choice.asChat ?? isInstruct(model))),
   };
   if (adapts) spec.lora = { r: RANKS[preset], alpha: 2 * RANKS[preset], target_modules: "all-linear" };
   if (adapter === "qlora") spec.quantization = { load_in_4bit: true };
@@ -218,7 +217,8 @@ export function documentOf(choice: Choice): string {
 }
 
 function holdsOut(data: Data): boolean {
-  return data.split !== undefined || (data.rows ?? 0) >= ENOUGH_TO_HOLD_OUT;
+  // The rows of a hub dataset are not counted; such datasets are rarely small.
+  return data.split !== undefined || (data.rows ?? ENOUGH_TO_HOLD_OUT) >= ENOUGH_TO_HOLD_OUT;
 }
 
 function dataOf(data: Data, method: Method, preset: Preset, asChat: boolean): Record<string, unknown> {
@@ -256,6 +256,41 @@ export function presetOf(text: string, plan: Plan, weights?: number | null): Pre
       return rank && keys.every((key) => document.getIn(["spec", "training", key]) === wanted[key]);
     }) ?? null
   );
+}
+
+/**
+ * A workflow file after a choice: only what the choice changes is written, so that other settings and blocks stay.
+ *
+ * `force`: paths below `spec` that are written even if the choice did not change them, such as those of a preset.
+ */
+export function rebuilt(text: string, before: Choice, after: Choice, force: readonly string[] = []): string {
+  const old = leaves(parseDocument(documentOf(before)).toJS());
+  const wanted = leaves(parseDocument(documentOf(after)).toJS());
+  const document = parseDocument(text);
+  for (const [key, { path }] of old) if (!wanted.has(key) && document.hasIn(path)) document.deleteIn(path);
+  for (const [key, { path, value }] of wanted) {
+    const same = JSON.stringify(old.get(key)?.value) === JSON.stringify(value);
+    const forced = force.some((each) => key.startsWith(`spec.${each}.`));
+    if (!same || (forced && JSON.stringify(document.getIn(path)) !== JSON.stringify(value)))
+      document.setIn(path, document.createNode(value));
+  }
+  for (const block of ["lora", "quantization", "generation"]) {
+    const left = document.getIn(["spec", block], true);
+    if (isMap(left) && left.items.length === 0) document.deleteIn(["spec", block]);
+  }
+  return document.toString({ lineWidth: 0 });
+}
+
+/** Values by dotted path; a list is one value. */
+function leaves(
+  value: unknown,
+  path: readonly string[] = [],
+  found = new Map<string, { path: readonly string[]; value: unknown }>(),
+) {
+  if (typeof value === "object" && value !== null && !Array.isArray(value))
+    for (const [key, inner] of Object.entries(value)) leaves(inner, [...path, key], found);
+  else found.set(path.join("."), { path, value });
+  return found;
 }
 
 /** A name for the run: `smollm2-135m-instruct-on-answers`. */

@@ -1,12 +1,13 @@
 /** Fine-tune wizard: model, data, method, review. The workflow file is the only state; the YAML drawer edits it too. */
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { Link, lazyRouteComponent, useNavigate, useSearch } from "@tanstack/react-router";
-import { Suspense, useEffect, useRef, useState } from "react";
+import { Suspense, useEffect, useMemo, useRef, useState } from "react";
 import { stringify } from "yaml";
 import { api, ask } from "../api/client";
 import { artifactQuery, taskQuery } from "../api/queries";
 import { lookQuery, schemaQuery } from "../api/queries_data";
 import { modelsQuery } from "../api/queries_models";
+import { inputsOf, type Submitted } from "../lib/along";
 import { changed } from "../lib/common";
 import {
   type Adapter,
@@ -19,6 +20,7 @@ import {
   type Preset,
   planOf,
   presetOf,
+  rebuilt,
 } from "../lib/finetune";
 import type { SchemaNode } from "../lib/schema";
 import { unique } from "../lib/unique";
@@ -66,11 +68,13 @@ const FIRST: Choice = {
   preset: "fast",
 };
 
-/** What a workflow file does not say: sizes for the presets, and the digest of an uploaded model. */
+/** What a workflow file does not say: sizes for the presets, and the files that were uploaded for it. */
 interface Known {
   model: ModelChoice;
   data: Data;
   kind: string | null;
+  /** A run that is trained again, as it was submitted. */
+  from?: Submitted;
 }
 
 interface Draft {
@@ -102,27 +106,34 @@ function Wizard() {
   const [yaml, setYaml] = useState(false);
   const navigate = useNavigate();
   const schema = useQuery(schemaQuery);
-  const inputs = useInputs(text, known);
-  const check = useCheck(text, inputs);
   const plan = planOf(text);
+  const earlier = useEarlier(plan?.model, known);
+  const check = useCheck(text, earlier);
   const weights = check.forecasts[0]?.memory?.weights ?? known.model.weights;
   const preset = plan ? presetOf(text, plan, known.model.weights) : null;
   const setText = (next: string) => draft.set((before) => ({ ...before, text: next }));
-  const rebuild = (part: Partial<Choice>, next: Known) => {
-    const before = planOf(text);
-    const choice: Choice = {
+  const rebuild = (part: Partial<Choice>, next: Known, force: readonly string[] = []) => {
+    const before: Choice = {
       name: "",
-      model: next.model.identifier,
-      weights: next.model.weights,
-      data: next.data,
-      method: before?.method ?? "sft",
-      adapter: before?.adapter ?? "lora",
+      model: known.model.identifier,
+      weights: known.model.weights,
+      data: known.data,
+      method: plan?.method ?? "sft",
+      adapter: plan?.adapter ?? "lora",
       preset: preset ?? "balanced",
-      // Kept while the model stays; another model has its own default.
-      asChat: before && next.model === known.model ? (before.asChat ?? undefined) : undefined,
-      ...part,
+      asChat: plan?.asChat ?? undefined,
     };
-    draft.set({ text: documentOf(named(choice)), known: next });
+    // Another model has its own default for the chat template.
+    const asChat = next.model === known.model ? before.asChat : undefined;
+    const { model, data } = next;
+    const after = named({ ...before, model: model.identifier, weights: model.weights, data, asChat, ...part });
+    if (!plan) draft.set({ text: documentOf(after), known: next });
+    else {
+      // A name of the user's own stays.
+      const name = plan.name === named(before).name ? after.name : plan.name;
+      const changes = rebuilt(text, { ...before, name: plan.name }, { ...after, name }, force);
+      draft.set({ text: changes, known: next });
+    }
   };
   const chooseData = ({ data, kind }: DataChoice) => {
     if (plan?.data === data.reference && known.data.reference === data.reference) return;
@@ -143,11 +154,10 @@ function Wizard() {
     mutationFn: () => {
       // A repeated click, or one after a lost response, does not submit twice.
       if (once.current.text !== text) once.current = { text, key: unique() };
-      const digests = known.model.digest && plan ? { [plan.name]: { [MODEL]: known.model.digest } } : {};
       return ask(
         api.POST("/api/v1/workflows", {
           params: { header: { "idempotency-key": once.current.key } },
-          body: { document: text, filename: null, inputs: digests, strict: false },
+          body: { document: text, filename: null, inputs: inputsOf(text, earlier), strict: false },
         }),
       );
     },
@@ -198,9 +208,8 @@ function Wizard() {
             {step === "model" && (
               <ModelStep
                 chosen={plan?.model ?? ""}
-                onChoose={(model) =>
-                  rebuild({ preset: model === BUILTIN ? "fast" : (preset ?? "fast") }, { ...known, model })
-                }
+                digest={known.model.digest}
+                onChoose={(model) => rebuild({}, { ...known, model })}
               />
             )}
             {step === "data" && <DataStep chosen={plan?.data ?? ""} onChoose={chooseData} />}
@@ -212,7 +221,7 @@ function Wizard() {
                 text={text}
                 faults={check.faults}
                 onMethod={(method: Method, adapter: Adapter, wanted: Preset) =>
-                  rebuild({ method, adapter, preset: wanted }, known)
+                  rebuild({ method, adapter, preset: wanted }, known, wanted === preset ? [] : ["training", "lora"])
                 }
                 onText={setText}
                 onAsChat={(asChat) => rebuild({ asChat }, known)}
@@ -289,27 +298,26 @@ function Wizard() {
 
 const MODEL = "model.source.identifier";
 
-/** The check takes inputs as the tasks of an earlier submission have them. */
-function useInputs(text: string, known: Known) {
+/** The files of the run, as `inputsOf` takes them: of a run that is trained again, and the chosen model. */
+function useEarlier(model: string | undefined, known: Known): readonly Submitted[] {
   const models = useQuery(modelsQuery);
-  const plan = planOf(text);
   const digest =
-    known.model.identifier === plan?.model
+    known.model.identifier === model && known.model.digest
       ? known.model.digest
-      : models.data?.find((each) => `./${each.name}` === plan?.model)?.digest;
-  const [inputs, setInputs] = useState<{ name: string; spec: unknown; inputs: Record<string, string> }[]>([]);
-  const name = plan?.name ?? "";
-  const model = plan?.model ?? "";
-  useEffect(() => {
-    const spec = { model: { source: { identifier: model } } };
-    setInputs(digest ? [{ name, spec, inputs: { [MODEL]: digest } }] : []);
-  }, [digest, name, model]);
-  return inputs;
+      : known.from
+        ? undefined
+        : models.data?.find((each) => `./${each.name}` === model)?.digest;
+  return useMemo(() => {
+    if (!digest) return known.from ? [known.from] : [];
+    const spec = { ...(known.from?.spec as object), model: { source: { identifier: model } } };
+    return [{ name: "", spec, inputs: { ...known.from?.inputs, [MODEL]: digest } }];
+  }, [digest, model, known.from]);
 }
 
 /** `?from=ID`: a run to train again, with its uploaded model. */
 function useTaskOfAddress(onTask: (draft: Draft) => void) {
   const { from: id } = useSearch({ from: "/train" });
+  const navigate = useNavigate();
   const task = useQuery({ ...taskQuery(id ?? ""), enabled: id !== undefined });
   const done = useRef("");
   useEffect(() => {
@@ -324,13 +332,17 @@ function useTaskOfAddress(onTask: (draft: Draft) => void) {
     });
     const plan = planOf(text);
     const data: Data = { reference: plan?.data ?? "", source: plan?.source ?? "artifact", keys: {} };
-    onTask({ text, known: { model: { identifier: plan?.model ?? "", digest: inputs[MODEL] }, data, kind: null } });
+    const model = { identifier: plan?.model ?? "", digest: inputs[MODEL] };
+    onTask({ text, known: { model, data, kind: null, from: { name, spec: resolved ?? spec, inputs } } });
+    // A reload keeps what is changed from here on.
+    void navigate({ to: "/train", search: {}, replace: true });
   });
 }
 
 /** `?data=ID`: the dataset that the wizard was opened for. */
 function useDataOfAddress(onData: (choice: DataChoice) => void) {
   const { data: id } = useSearch({ from: "/train" });
+  const navigate = useNavigate();
   const artifact = useQuery({ ...artifactQuery(id ?? ""), enabled: id !== undefined });
   const look = useQuery({ ...lookQuery(id ?? ""), enabled: id !== undefined });
   const done = useRef("");
@@ -342,5 +354,6 @@ function useDataOfAddress(onData: (choice: DataChoice) => void) {
       data: { reference: id, source: "artifact", keys: use.data ?? {}, rows, characters: lengths?.p95 },
       kind: kind ?? null,
     });
+    void navigate({ to: "/train", search: {}, replace: true });
   });
 }

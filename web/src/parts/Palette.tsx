@@ -92,7 +92,7 @@ function Dialog({ onClose }: { onClose: () => void }) {
       go: () => void navigate({ to: "/tasks/$taskId", params: { taskId: task.id } }),
     })),
   ];
-  const chosen = Math.min(at, found.length - 1);
+  const chosen = Math.max(0, Math.min(at, found.length - 1));
   const run = (item: Item | undefined) => {
     if (!item) return;
     onClose();

@@ -167,7 +167,7 @@ def record_rejection(connection: Connection, job: ClusterJobRow, error: Tuneflee
 
 
 def _end_message(job: ClusterJobRow, reason: str | None) -> str:
-    return f"Job {job.job_id or job.name} of {job.engine} has ended: {(reason or 'record_end').rstrip('.')}."
+    return f"Job {job.job_id or job.name} of {job.engine} has ended: {(reason or 'ended').rstrip('.')}."
 
 
 def _nodes(job: ClusterJobRow) -> str:

@@ -99,6 +99,8 @@ async def of_document(core: ServerContext, actor: Actor, request: SubmitRequest)
 
     specs, warnings, needs = await asyncio.to_thread(_read_specs, workflow, actor.project)
 
+    names = tuple(node.name for node in workflow.tasks)
+
     def operation(
         connection: Connection,
     ) -> tuple[list[Fault], Sequence[WorkerState], Mapping[str, tuple[str, int]]]:
@@ -106,13 +108,12 @@ async def of_document(core: ServerContext, actor: Actor, request: SubmitRequest)
         faults += subscriptions.faults(connection, who, ((node, spec.notify) for node, spec in specs))
         faults += providers.faults(core.state(Engines), specs) + new_faults(specs)
         serving = cluster_state.serving(cluster_state.states(connection, snapshot), actor.project)
-        return faults, serving, model_configs.uploaded(connection, actor.project, request.inputs)
+        return faults, serving, model_configs.uploaded(connection, actor.project, names, request.inputs)
 
     faults, fleet, uploaded = await core.read(operation)
     if faults:
         return ValidateReply(ok=False, faults=fault_views(faults))
     found, together = await asyncio.to_thread(_forecasts, core, workflow, needs, fleet, policy, uploaded)
-    names = tuple(node.name for node in workflow.tasks)
     return ValidateReply(ok=True, tasks=names, forecasts=found, concurrency=together, warnings=warnings)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tunefleet.client.external import hub_config
@@ -13,6 +14,14 @@ from tunefleet.orchestrator.context import ServerContext
 from tunefleet.schemas.datasets import HubModel, HubModels
 
 _LIMIT: Final = 12
+_AT_ONCE: Final = 2
+
+
+@dataclass(slots=True)
+class _Searches:
+    """The searches of this server."""
+
+    at_once: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
 
 
 async def search(core: ServerContext, actor: Actor, text: str) -> HubModels:
@@ -29,7 +38,9 @@ async def search(core: ServerContext, actor: Actor, text: str) -> HubModels:
             "This server does not reach the Hugging Face Hub: it runs with HF_HUB_OFFLINE.",
             hint="Enter the complete id of a model that the workers have in their cache, such as Qwen/Qwen3-0.6B.",
         )
-    found = await asyncio.to_thread(hub_config.search, settings.hub_endpoint, text, _LIMIT, settings.url_allow)
+    # A slow Hub must not take all threads of the server.
+    async with core.state(_Searches).at_once:
+        found = await asyncio.to_thread(hub_config.search, settings.hub_endpoint, text, _LIMIT, settings.url_allow)
     return HubModels(models=tuple(model(each) for each in found if isinstance(each, Mapping) and "id" in each))
 
 

@@ -59,6 +59,9 @@ def forecast(
         return _forecast(spec, found, worker)
     except UnknownShape as why:
         return MemoryForecast(unknown=f"Unknown: {why}. The task reports its memory when it starts.")
+    except (TypeError, ValueError, OverflowError):
+        # A configuration that a user uploaded may hold anything.
+        return MemoryForecast(unknown="Unknown: its configuration holds a value of a wrong type.")
 
 
 def _forecast(spec: ModelTrainingSpec, config: Found, worker: WorkerState | None) -> MemoryForecast:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -34,12 +34,13 @@ Found = Mapping[str, Any] | str
 
 
 def uploaded(
-    connection: Connection, project: str, inputs: Mapping[str, Mapping[str, str]]
+    connection: Connection, project: str, tasks: Iterable[str], inputs: Mapping[str, Mapping[str, str]]
 ) -> dict[str, tuple[str, int]]:
     """Return digest and size of the `config.json` of models that are submitted as folders, by task."""
     found = {}
-    for task, digests in inputs.items():
-        rows = artifacts.find(connection, project=project, column="digest", value=digests.get(_POINTER, ""))
+    for task in tasks:
+        model = inputs.get(task, {}).get(_POINTER)
+        rows = artifacts.find(connection, project=project, column="digest", value=model) if model else []
         for path, digest, size in artifacts.files(connection, rows[0].id) if rows else ():
             if path == "config.json":
                 found[task] = (digest, size)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tunefleet.db import Connection
 from tunefleet.db.rows import TaskRow
-from tunefleet.errors import ConflictError
+from tunefleet.errors import ConflictError, InputError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor, may_submit
 from tunefleet.orchestrator.context import ServerContext
@@ -55,10 +55,16 @@ async def clone(
         inputs: Changed path of a local file → digest of the uploaded artifact.
 
     Raises:
+        InputError: If an input belongs to no changed field.
         SpecError: If the changed workflow file is invalid.
         ForbiddenError: If the actor may not submit.
     """
     may_submit(actor)
+    changed = [path.removeprefix("spec.") for path in overrides]
+    for pointer in inputs:
+        # Else the files of another owner's task could be exchanged without a changed field, and so without a check.
+        if not any(pointer == path or pointer.startswith(f"{path}.") for path in changed):
+            raise InputError(f"inputs.{pointer} belongs to no changed field.", hint="Name the field in `overrides`.")
     made = await resubmission_of(core, actor, task_id, overrides)
     with_inputs = {name: {**kept, **inputs} for name, kept in made.inputs.items()}
     return await workflows.store(core, replace(made, inputs=with_inputs))

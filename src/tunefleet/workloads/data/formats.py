@@ -94,7 +94,7 @@ class Shape:
             DataError: If the row lacks a column or a value is invalid; names the row.
         """
         parts = self._parts(number, row, notes)
-        if self.as_chat and parts.text is None:
+        if self.as_chat and self.recognized.kind in {"alpaca", "prompt_response"} and not parts.chat:
             # Only the response is trained, as in a pair.
             parts = replace(parts, chat=True, prompted=True)
         return example(parts, self.separator, Place(number, self.origin))

@@ -61,6 +61,6 @@ def _sort(ask: NodeRequest) -> dict[str, str | int]:
         "cpu": ask.cpu,
         "memory_bytes": ask.memory_bytes,
         "gpu_count": ask.gpu_count,
-        "tags": ask.environment.get("TUNEFLEET_WORKER_TAGS") or ask.environment.get("WORKER_TAGS", ""),
+        "tags": ask.environment.get("TUNEFLEET_WORKER_TAGS", ""),
         "allow_code": ask.environment.get("TUNEFLEET_ALLOW_CODE", "false"),
     }

@@ -16,7 +16,7 @@ from tunefleet.integrations.clusters.ray import lasting
 from tunefleet.workloads.ray_nodes.demand import Demand
 
 ASK = NodeRequest(
-    "lab", 2, 5000, ("tunefleet", "worker"), {"WORKER_TAGS": "a100,lab", "TUNEFLEET_ALLOW_CODE": "true"},
+    "lab", 2, 5000, ("tunefleet", "worker"), {"TUNEFLEET_WORKER_TAGS": "a100,lab", "TUNEFLEET_ALLOW_CODE": "true"},
     cpu=4, memory_bytes=1 << 30, gpu_count=1,
 )  # fmt: skip
 

@@ -7,6 +7,7 @@ import { resultQuery } from "../../api/queries_data";
 import type { TaskAnswer } from "../../api/schema";
 import { bytes, duration, number } from "../../lib/format";
 import { type Change, changeOf, mergeOf, type TrainingResult } from "../../lib/result";
+import { unique } from "../../lib/unique";
 import { Panel } from "../../parts/bits";
 import { useSession } from "../../parts/session";
 import { toast } from "../../parts/toasts";
@@ -132,7 +133,7 @@ function Actions({ task, result }: { task: TaskAnswer; result: TrainingResult })
       const { document, inputs } = merging;
       return ask(
         api.POST("/api/v1/workflows", {
-          params: { header: { "idempotency-key": `merge ${task.id}` } },
+          params: { header: { "idempotency-key": unique() } },
           body: { document, filename: null, inputs, strict: true },
         }),
       );

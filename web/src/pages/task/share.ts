@@ -39,7 +39,14 @@ function draw(pen: CanvasRenderingContext2D, task: TaskAnswer, result: TrainingR
     write(loss ? "Eval loss" : "Training loss", 60, 270, 28, "#9aa3b2");
     write(`${number(shown.before)} → ${number(shown.after)}`, 60, 365, 92, "#e6e9ee", 650);
     if (shown.percent !== null)
-      write(`${shown.percent > 0 ? "+" : "−"}${Math.abs(shown.percent).toFixed(1)} %`, 60, 430, 40, "#5cc98b", 600);
+      write(
+        `${shown.percent > 0 ? "+" : "−"}${Math.abs(shown.percent).toFixed(1)} %`,
+        60,
+        430,
+        40,
+        shown.after < shown.before ? "#5cc98b" : "#ff8a80",
+        600,
+      );
   }
   const facts = [duration(result.training_time_seconds), `${number(result.steps)} steps`];
   if (result.tokens?.seen) facts.push(`${number(result.tokens.seen)} tokens`);

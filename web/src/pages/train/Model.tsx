@@ -3,7 +3,7 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useRef, useState } from "react";
 import { modelsQuery, searchQuery } from "../../api/queries_models";
 import type { ArtifactView, HubModel } from "../../api/schema";
-import { bytes, count, percent } from "../../lib/format";
+import { bytes, count, localTime, percent } from "../../lib/format";
 import { Bar } from "../../parts/bits";
 import { Failed, Loading } from "../../parts/states";
 import { toast, toastError } from "../../parts/toasts";
@@ -12,7 +12,16 @@ import type { ModelChoice } from "./choice";
 
 export const BUILTIN: ModelChoice = { identifier: "builtin:gsm8k-llama-2m", weights: 2_100_000 };
 
-export function ModelStep({ chosen, onChoose }: { chosen: string; onChoose: (model: ModelChoice) => void }) {
+export function ModelStep({
+  chosen,
+  digest,
+  onChoose,
+}: {
+  chosen: string;
+  /** Digest of the chosen model: several may have one name. */
+  digest?: string;
+  onChoose: (model: ModelChoice) => void;
+}) {
   const models = useQuery(modelsQuery);
   return (
     <div className="stack">
@@ -27,8 +36,8 @@ export function ModelStep({ chosen, onChoose }: { chosen: string; onChoose: (mod
           <Option
             key={each.digest}
             title={each.name}
-            about={`${each.task_id ? "Made by a run" : "Uploaded"} · ${bytes(each.size_bytes)}`}
-            chosen={chosen === `./${each.name}`}
+            about={`${each.task_id ? `Made by ${each.task_id}` : "Uploaded"}, ${localTime(each.created_at)} · ${bytes(each.size_bytes)}`}
+            chosen={chosen === `./${each.name}` && (!digest || digest === each.digest)}
             onChoose={() => onChoose({ identifier: `./${each.name}`, digest: each.digest })}
           />
         ))}
