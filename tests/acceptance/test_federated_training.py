@@ -153,7 +153,7 @@ def test_a_federation_that_one_worker_cannot_run_lets_a_later_run_pass(fleet: Lo
     with Client(fleet.url, fleet.key, patience_s=60) as client:
         foreseen = client.workflows.validate(example, dry_run=True)
         train = foreseen.forecasts[0]
-        assert train.why == "waiting: it needs 2 workers at the same time; 1 is online: it will wait."
+        assert train.why == "waiting: it needs 2 workers at the same time; 1 is online, so it will wait."
         assert foreseen.concurrency is not None
         assert (foreseen.concurrency.wanted, foreseen.concurrency.available) == (2, 0)
         flow = client.submit(example).workflow

@@ -85,7 +85,7 @@ def shortage(demand: Demand, placed: int, fleet: Sequence[WorkerState]) -> str |
     online = federation_capacity.together(demand.need, fleet, demand.least)
     head = f"waiting: it needs {demand.least} workers at the same time"
     if online < demand.least:
-        return f"{head}; {online} {'is' if online == 1 else 'are'} online: it will wait."
+        return f"{head}; {online} {'is' if online == 1 else 'are'} online, so it will wait."
     return f"{head}; {placed} {'is' if placed == 1 else 'are'} free now."
 
 

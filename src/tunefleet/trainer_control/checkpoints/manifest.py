@@ -71,7 +71,7 @@ def read_apart(folder: Path, hashed: Mapping[str, Hashed]) -> dict[str, bytes]:
     if size > _MAX_APART_BYTES:
         raise OSError(
             f"it has written {size:,} bytes of the checkpoint on its own machine; with several machines, rank 0 must "
-            "write the whole checkpoint"
+            "write the complete checkpoint"
         )
     return {name: (folder / name).read_bytes() for name in hashed}
 

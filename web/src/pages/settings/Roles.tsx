@@ -9,7 +9,7 @@ export const ROLES: readonly (readonly [Role, string])[] = [
   ["admin", "Full access: keys, workers, all users' runs, pruning."],
   ["member", "Submits and controls own runs, and can view all runs."],
   ["viewer", "Read-only access."],
-  ["worker", "For machines: carries out runs and uploads results. Cannot log in."],
+  ["worker", "For workers: executes runs and uploads results. Cannot log in."],
 ];
 
 export function Roles() {
