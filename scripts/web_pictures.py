@@ -62,6 +62,7 @@ def prepare(client: Client, folder: Path) -> dict[str, str]:
         "task": f"/ui/tasks/{live.task_id}",
         "task-files": f"/ui/tasks/{first.task_id}?tab=files",
         "task-failed": f"/ui/tasks/{wrong.task_id}",
+        "train": "/ui/train",
         "gallery": "/ui/new",
         "new": "/ui/new?template=lora_sft",
         "compare": f"/ui/compare?tasks={first.task_id},{second.task_id}",

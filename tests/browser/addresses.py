@@ -50,7 +50,7 @@ PAGES = (
     Looked(f"{_TASK}?tab=spec"),
     Looked(f"{_TASK}?tab=history", "/events?*"),
     Looked("/ui/compare?tasks={task},none", "/tasks/none"),
-    Looked("/ui/compare", words=("No tasks selected",)),
+    Looked("/ui/compare", words=("No runs selected",)),
     Looked("/ui/new"),
     Looked("/ui/new?template=lora_sft"),
     Looked("/ui/workflows/{workflow}", "/workflows/{workflow}"),

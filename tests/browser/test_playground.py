@@ -104,7 +104,7 @@ def test_a_merged_model_answers_beside_the_one_that_it_was_made_of(entered: Page
     assert client.tasks.wait(merged, timeout_s=PATIENCE_S).status == "completed"
     assert [each.kind for each in client.artifacts.list(task_id=merged).items] == ["model"]
     entered.goto("/ui/playground")
-    entered.get_by_label("Run", exact=True).select_option(merged)
+    entered.get_by_role("combobox", name="Run").select_option(merged)
     entered.get_by_label("Chat template").select_option("false")
     entered.get_by_role("button", name="Chat", exact=True).click()
     entered.wait_for_url("**/ui/playground?task=task-*")

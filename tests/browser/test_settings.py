@@ -153,7 +153,7 @@ def test_on_a_phone_the_menu_leads_to_every_page(entered: Page) -> None:
     pages = entered.get_by_role("navigation", name="Pages", exact=True)
     expect(pages).to_be_hidden()
     menu.click()
-    expect(pages.get_by_role("link")).to_have_count(9)
+    expect(pages.get_by_role("link")).to_have_count(10)
     expect(entered.get_by_role("button", name="Log out")).to_be_in_viewport()
     pages.get_by_role("link", name="Settings").click()
     expect(entered.get_by_role("heading", name="Settings")).to_be_visible()

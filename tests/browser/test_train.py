@@ -46,7 +46,7 @@ def test_a_model_and_rows_of_ones_own_become_a_result(
     entered.get_by_label("Model folder").set_input_files(model)
     expect(entered.get_by_text("tiny-model uploaded")).to_be_visible(timeout=PATIENCE_MS)
     expect(entered.get_by_role("button", name="tiny-model Uploaded")).to_have_attribute("aria-pressed", "true")
-    (uploaded,) = client.artifacts.list(kind="model").items
+    (uploaded,) = [each for each in client.artifacts.list(kind="model").items if each.name == "tiny-model"]
     assert {file.path for file in client.artifacts.get(uploaded.id).files} == {
         path.name for path in model.iterdir() if not path.name.startswith(".")
     }

@@ -99,7 +99,7 @@ function asChatIn(document: Document, method: Method): boolean | null {
 
 /** Whether a model of this name is an instruct model, which has a chat template. */
 export function isInstruct(model: string): boolean {
-  return /instruct|chat|[-_]it\b/i.test(model);
+  return /^builtin:|instruct|chat|[-_]it\b/i.test(model);
 }
 
 const SOURCES = [

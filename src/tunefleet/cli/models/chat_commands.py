@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +24,7 @@ from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.api import TaskDetail
 from tunefleet.schemas.chat import BASE, TUNED, ChatView
-from tunefleet.spec import BUILTIN_PREFIX
+from tunefleet.spec import BUILTIN_PREFIX, TrainingData
 
 _POLL_S = 0.5
 _KIND = "chat"
@@ -79,14 +79,31 @@ def chat(
     if as_json and message is None:
         raise InputError("--json needs a message.", hint="Add --message.")
     options = Options(system=system, chat_template=chat_template, idle_s=idle_s)
-    with connect() as client, _session(client, target, options) as view:
-        names = _names(view, base=base, model=model)
-        sampling = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
-        conversation = terminal_chat.Conversation(client, view.task_id, names, sampling, system=system)
-        if message is not None:
-            terminal_chat.ask_once(conversation, message, as_json=as_json)
-        else:
-            terminal_chat.converse(conversation)
+    with connect() as client:
+        separator = None if chat_template else _separator(client, target)
+        if separator is not None:
+            options = replace(options, chat_template=False)
+            err().print("This run was trained on plain text: messages are sent without the chat template.", style="dim")
+        with _session(client, target, options) as view:
+            names = _names(view, base=base, model=model)
+            sampling = {"temperature": temperature, "max_tokens": max_tokens, "seed": seed}
+            conversation = terminal_chat.Conversation(
+                client, view.task_id, names, sampling, system=system, suffix=separator or ""
+            )
+            if message is not None:
+                terminal_chat.ask_once(conversation, message, as_json=as_json)
+            else:
+                terminal_chat.converse(conversation)
+
+
+def _separator(client: Client, target: str) -> str | None:
+    """Return what stood between prompt and response if a run was trained on plain text; None for all others."""
+    task = None if looks_like_model(target) else _task(client, target)
+    result = ((task.result if task is not None else None) or {}).get("result") or {}
+    if task is None or (result.get("data") or {}).get("shape") != "pair":
+        return None
+    data = (task.resolved or task.spec).get("data") or {}
+    return str(data.get("separator", TrainingData.model_fields["separator"].default))
 
 
 def _names(view: ChatView, *, base: bool, model: str | None) -> list[str]:

@@ -39,14 +39,23 @@ class Conversation:
 
     Args:
         sampling: Sampling parameters; `None` values use the defaults of the chat.
+        suffix: Added to each message of the user, such as the separator that plain text was trained with.
     """
 
     def __init__(
-        self, client: Client, task_id: str, names: list[str], sampling: Mapping[str, Any], *, system: str | None
+        self,
+        client: Client,
+        task_id: str,
+        names: list[str],
+        sampling: Mapping[str, Any],
+        *,
+        system: str | None,
+        suffix: str = "",
     ) -> None:
         self.names = names
         self._client = client
         self._task_id = task_id
+        self._suffix = suffix
         self._sampling = {name: value for name, value in sampling.items() if value is not None}
         self._system = [ChatMessage(role="system", content=system)] if system else []
         self._history: dict[str, list[ChatMessage]] = {}
@@ -74,7 +83,11 @@ class Conversation:
     def ask(self, text: str, answer: Answer, stop: threading.Event) -> None:
         """Send a message to one model; errors are stored in the answer."""
         try:
-            messages = (*self._system, *self._history[answer.name], ChatMessage(role="user", content=text))
+            messages = (
+                *self._system,
+                *self._history[answer.name],
+                ChatMessage(role="user", content=text + self._suffix),
+            )
             request = ChatRequest(messages=messages, model=answer.name, **self._sampling)
             for piece in self._client.tasks.chat(self._task_id, request):
                 if stop.is_set():

@@ -157,6 +157,8 @@ def _refuse_idle(row: TaskRow, what: str) -> None:
             "queued": f"It has not started; cancel it with `tunefleet cancel {row.id}`.",
             "dispatched": f"It is starting: try again in a moment, or cancel it with `tunefleet cancel {row.id}`.",
         }
+        if row.status == TaskStatus.QUEUED and row.attempts:
+            hints["queued"] = "It waits in the queue to continue: try again when it runs."
         raise ConflictError(
             f"The task {row.id} is {row.status}; only a running one can be {what}.", hint=hints.get(row.status)
         )

@@ -22,7 +22,7 @@ export function chatWithTask(task: TaskAnswer, options: ChatOptions): ChatStart 
   const model = spec.model as Mapping | undefined;
   if (!model?.source) throw new NothingToTalkWith(`The task ${task.name} (${task.kind}) has no model to chat with.`);
   // Prompt and response columns are trained as plain text: with the template, a chat would miss what was learned.
-  const read = (task.result as { data?: { shape?: string } } | null)?.data?.shape;
+  const read = (task.result as { result?: { data?: { shape?: string } } } | null)?.result?.data?.shape;
   const plain = read === "pair";
   const { chat_template = null } = options;
   options = { ...options, chat_template: chat_template ?? (plain ? false : null) };

@@ -56,7 +56,9 @@ export function MethodStep({
           <input type="checkbox" checked={plan.asChat} onChange={(event) => onAsChat(event.target.checked)} />
           <span>
             Use the model's chat template{" "}
-            <span className="muted small">for instruct models: train the rows in the format that the model uses in a chat</span>
+            <span className="muted small">
+              for instruct models: train the rows in the format that the model uses in a chat
+            </span>
           </span>
         </label>
       )}
