@@ -72,12 +72,12 @@ environment: $(DEV_READY) ## set up .venv with what tests and checks need
 
 # Programs come from the system's packages and environments from a package index: neither waits for the other.
 .PHONY: test-services
-test-services: $(DEV_READY) ## set up what `make test` starts: foreign environments, a browser, stores and databases
+test-services: $(DEV_READY) ## set up what `make test` starts: third-party environments, a browser, stores and databases
 	@$(MAKE) test-environments & $(MAKE) test-programs; wait
 
 .PHONY: test-environments
-test-environments: $(DEV_READY) ## of that, the foreign environments
-	@scripts/environments.sh || echo "-> without the foreign environments: tests that need them say so"
+test-environments: $(DEV_READY) ## of that, the third-party environments
+	@scripts/environments.sh || echo "-> without the third-party environments: tests that need them say so"
 
 .PHONY: test-programs
 test-programs: ## of that, the programs, which need no .venv
@@ -145,7 +145,7 @@ check: $(DEV_READY) ## run all static checks; a failing one does not hide the ne
 	[ $$status = 0 ] && echo "All checks passed." || { echo "Some checks failed."; exit 1; }
 
 .PHONY: format
-format: $(DEV_READY) ## mend what ruff can mend
+format: $(DEV_READY) ## fix what ruff can fix
 	@$(BIN)/ruff check --quiet --fix . || true
 	@$(BIN)/ruff format --quiet .
 
@@ -154,11 +154,11 @@ ui: $(DEV_READY) ## build the web page, so that the server of this source tree s
 	@$(BIN)/python -m scripts.web build
 
 .PHONY: ui-dev
-ui-dev: $(DEV_READY) ## serve the web page with hot reload beside a server (TUNEFLEET_URL, default 127.0.0.1:8000)
+ui-dev: $(DEV_READY) ## serve the web page with hot reload next to a server (TUNEFLEET_URL, default 127.0.0.1:8000)
 	@$(BIN)/python -m scripts.web dev
 
 .PHONY: ui-pictures
-ui-pictures: ui ## draw every page, light and dark, on a desktop and a phone, into docs/img
+ui-pictures: ui ## take screenshots of every page, light and dark, on a desktop and a phone, into docs/img
 	@scripts/browser.sh
 	@OMP_NUM_THREADS=1 $(BIN)/python -m scripts.web_pictures
 
@@ -216,7 +216,7 @@ scale-gate: $(BENCH_READY) ## 1,000 simulated workers: fails unless every task i
 ONLY ?=
 # Each is run beside its peers, one after the other on an otherwise idle machine, and docs/benchmarks.md is written.
 .PHONY: bench
-bench: $(BENCH_READY) ## measure beside the peers and write docs/benchmarks.md: make bench ONLY="dispatch rounds" QUICK=1 FORCE=1
+bench: $(BENCH_READY) ## measure next to the peers and write docs/benchmarks.md: make bench ONLY="dispatch rounds" QUICK=1 FORCE=1
 	@scripts/postgres.sh || echo "-> without PostgreSQL: what needs it fails and says so"
 	@scripts/nginx.sh || echo "-> without nginx: the benchmark of transfers fails and says so"
 	@scripts/gateway.sh || echo "-> without an S3 server: the benchmark of transfers fails and says so"
@@ -251,7 +251,7 @@ clean: ## remove caches and build output, but neither .venv nor results
 	@find src tests scripts bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: distclean
-distclean: clean ## remove .venv and what tests were given beside it too
+distclean: clean ## remove .venv and what tests installed next to it
 	@rm -rf $(VENV) $(VENV)-* .azurite .nginx .promtool
 
 # A larger set-up contains the smaller one, so `make demo` after `make test` has nothing to do.
