@@ -47,9 +47,9 @@ def prepare(client: Client, trained: str, folder: Path) -> dict[str, str]:
 
 def say(page: Page) -> None:
     """Say something, and wait for the answers."""
-    page.get_by_text("How answers are drawn").click()
+    page.get_by_text("Sampling parameters").click()
     page.get_by_label("Longest answer").fill("48")
-    page.get_by_text("How answers are drawn").click()
+    page.get_by_text("Sampling parameters").click()
     message = page.get_by_label("Message", exact=True)
     for turn, text in enumerate(_SAID, 1):
         message.fill(text)

@@ -1,4 +1,4 @@
-/** New task: from an example, an earlier task or a dataset. */
+/** New run: from an example, an earlier run or a dataset. */
 import { useQueries, useQuery } from "@tanstack/react-query";
 import { useSearch } from "@tanstack/react-router";
 import { useState } from "react";

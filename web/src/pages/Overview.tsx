@@ -24,8 +24,8 @@ export function Overview() {
       <div className="row between">
         <h1>Overview</h1>
         {mayChange && (
-          <Link to="/new" className="button primary">
-            New task
+          <Link to="/train" className="button primary">
+            Fine-tune
           </Link>
         )}
       </div>

@@ -90,7 +90,7 @@ function Head({ artifact, look }: { artifact: ArtifactView; look?: DatasetLook }
           onDo={() => remove.mutate()}
           onClose={() => setAsking(false)}
         >
-          Existing tasks are not affected. New tasks cannot use this dataset.
+          Existing runs are not affected. New runs cannot use this dataset.
         </Confirm>
       )}
     </div>

@@ -29,7 +29,7 @@ export function Verbs({ worker, alone }: { worker: WorkerView; alone?: boolean }
           to="/new"
           search={{ worker: worker.id }}
           className={alone ? "button primary" : "button quiet"}
-          title={`New task pinned to ${worker.id}`}
+          title={`New run pinned to ${worker.id}`}
         >
           New run here
         </Link>
