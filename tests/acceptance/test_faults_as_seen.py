@@ -140,9 +140,9 @@ def test_a_server_that_does_not_answer(shell: Shell, free_port: Callable[[], int
 def test_what_only_the_worker_can_see(fleet: LocalFleet, shell: Shell) -> None:
     archives(shell.folder)
     wrong = {
-        "has no column 'anser'.": "path: rows.jsonl, prompt_column: question, response_column: anser",
-        "empty.jsonl has no rows.": f"path: empty.jsonl, {PAIR}",
-        "has no column 'text'.": "path: other.jsonl, text_field: text",
+        "has no column 'anser'": "path: rows.jsonl, prompt_column: question, response_column: anser",
+        "empty.jsonl has no rows": f"path: empty.jsonl, {PAIR}",
+        "has no column 'text'": "path: other.jsonl, text_field: text",
         "climbs.tar.gz is unsafe.": f"path: climbs.tar.gz, {PAIR}",
         "is a link or a device.": f"path: links.tar.gz, {PAIR}",
         "It looks like an archive bomb": f"path: bomb.zip, {PAIR}",

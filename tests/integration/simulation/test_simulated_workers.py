@@ -212,5 +212,5 @@ async def test_a_process_whose_last_word_cannot_be_read_is_no_good_end(monkeypat
     crowds = Crowds(Plan(workers=1, tasks=1), ServerConnection(url="http://127.0.0.1:9", key="k"))
     monkeypatch.setattr("tunefleet.simulation.processes.sys.executable", "/bin/echo")  # says its arguments, and ends
     async with crowds:
-        with pytest.raises(TunefleetError, match="cannot be read"):
+        with pytest.raises(TunefleetError, match="cannot be parsed"):
             await crowds.start()
