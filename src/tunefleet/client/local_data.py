@@ -12,6 +12,7 @@ from tunefleet.analysis.dataset.file_reader import Limits, ReadLimitReached, Rea
 from tunefleet.analysis.dataset.messages import RowError, looks_like_messages, read_question
 from tunefleet.analysis.dataset.shapes import (
     SUPERVISED,
+    MissingColumnError,
     Recognized,
     columns_hint,
     named,
@@ -53,8 +54,16 @@ def check_file(spec: BaseTaskSpec, pointer: str, file: Path) -> None:
         else:
             _check(file, data)
     except DataError as error:
-        path = f"spec.{pointer}"
+        path = f"spec.{_key_of(error, data) or pointer}"
         raise DataError(f"{path}: {error.message}", hint=error.hint, path=path) from None
+
+
+def _key_of(error: DataError, data: RowsSpec | None) -> str | None:
+    """Return the key that names a missing column; None for other errors, and for default names."""
+    if data is None or not isinstance(error, MissingColumnError):
+        return None
+    written = data.model_dump(exclude_unset=True)
+    return next((f"data.{name}" for name, value in written.items() if value == error.column), None)
 
 
 def first_rows(file: Path) -> list[Mapping[str, Any]] | None:
@@ -111,7 +120,7 @@ def _check_prompts(file: Path, data: PromptData) -> None:
         return
     if not any(data.column in row for row in rows):
         known = dict.fromkeys(str(name) for row in rows for name in row)
-        raise DataError(f"{file.name} has no column {data.column!r}.", hint=columns_hint(data.column, known))
+        raise MissingColumnError(data.column, file.name, columns_hint(data.column, known))
     if not isinstance(data, InferenceData) or "[" in data.split:
         return  # a slice may exclude the row
     for number, row in enumerate(rows, start=1):

@@ -16,7 +16,7 @@ from tunefleet.client.call import Flow, ask, work
 from tunefleet.client.local_data import check_file
 from tunefleet.client.routes import workflow_routes
 from tunefleet.errors import DataError, Fault, InputError, ModelError, SpecError
-from tunefleet.schemas.api import SubmitRequest, WorkflowDetail
+from tunefleet.schemas.api import SubmitRequest, TaskDetail, WorkflowDetail
 from tunefleet.spec import LocalPath, TaskSpec, Workflow, local_paths, override_document
 from tunefleet.spec.documents.fault_messages import below_path
 from tunefleet.spec.documents.submit_checks import new_faults
@@ -28,6 +28,7 @@ from tunefleet.validation_errors import UNKNOWN_KEY
 
 # Files next to a missing one among which a similar name is searched.
 _MAX_NEIGHBOURS: Final = 200
+_MODEL: Final = "model.source.identifier"
 
 
 def read_document(source: Path | str | Mapping[str, Any]) -> tuple[str, Path | None]:
@@ -115,9 +116,10 @@ def _file_faults(
             if file is not None and named.role == "dataset" and valid is not None:
                 check_file(valid, named.pointer, file)
         except InputError as error:
-            message = error.message.removeprefix(f"spec.{named.pointer}: ").removesuffix(".")
+            pointer = (error.path or "").removeprefix("spec.") or named.pointer
+            message = error.message.removeprefix(f"spec.{pointer}: ").removesuffix(".")
             hint = None if error.hint is None else error.hint[:1].lower() + error.hint[1:].removesuffix(".")
-            yield named.pointer, message, hint
+            yield pointer, message, hint
 
 
 def _located(faults: Sequence[Fault], document: str, overrides: Mapping[str, Any], filename: str | None) -> SpecError:
@@ -181,6 +183,11 @@ def local_files(workflow: Workflow, folder: Path) -> list[Path]:
     """
     named = [local_file(each, folder) for task in workflow.tasks for each in local_paths(task.raw)]
     return [file for file in named if file is not None]
+
+
+def uploaded_base(task: TaskDetail) -> dict[str, str]:
+    """Return the uploaded base model of a task, as an input of another task with the same model."""
+    return {_MODEL: task.inputs[_MODEL]} if _MODEL in task.inputs else {}
 
 
 def _push_local_files(

@@ -12,8 +12,8 @@ from tunefleet.errors import InputError
 from tunefleet.schemas.base import Message
 
 LIGHT: Final = "echo"
-TRAININGS: Final = ("lora_sft", "sft")
-KINDS: Final = (LIGHT, *TRAININGS)
+TRAINING_KINDS: Final = ("lora_sft", "sft")
+KINDS: Final = (LIGHT, *TRAINING_KINDS)
 _NAME: Final = r"[A-Za-z][A-Za-z0-9 ._-]*"
 _CARD: Final = re.compile(rf"(?P<name>{_NAME}):(?P<gib>\d{{1,4}})(?::(?P<count>\d{{1,2}}))?")
 _RATE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(?:/\s*(s|min|h))?")

@@ -40,7 +40,7 @@ def test_a_job_runs_to_its_end_and_leaves_everything_to_read(launch: Launch) -> 
         ("fail", {"error": "bug"}, TaskReason.BUG, "ZeroDivisionError: division by zero"),
         ("die", {"number": int(signal.SIGKILL)}, TaskReason.KILLED, "SIGKILL"),
         ("die", {"number": int(signal.SIGSEGV)}, TaskReason.CRASHED, "SIGSEGV"),
-        ("leave", {"code": 1, "say": "CUDA error: out of memory\n"}, TaskReason.OUT_OF_MEMORY, "out of memory"),
+        ("leave", {"code": 1, "say": "CUDA error: out of memory\n"}, TaskReason.OUT_OF_MEMORY, "Out of memory"),
         ("leave", {"code": 4}, TaskReason.BUG, "exit code 4"),
         ("leave", {"code": 0}, TaskReason.BUG, "without a result"),
     ],

@@ -25,7 +25,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 from tunefleet import TrainerControlCallback
 
 FOLDER = Path(sys.argv[1])
-TRAININGS = ("none", "save_checkpoint", "pause", "pause-resumed", "abort", "crash")
+TRAINING_KINDS = ("none", "save_checkpoint", "pause", "pause-resumed", "abort", "crash")
 ROWS = [{"input_ids": torch.arange(8) + n % 8, "labels": torch.arange(8) + n % 8} for n in range(32)]
 
 
@@ -92,7 +92,7 @@ def train(name: str) -> None:
 
 def in_children() -> str | None:
     """Return the training that this process is to do; in the parent None, when all are done."""
-    for name in TRAININGS:
+    for name in TRAINING_KINDS:
         if (pid := os.fork()) == 0:
             return name
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -170,7 +170,7 @@ def test_a_taken_port_names_its_owner_and_the_option(tmp_path: Path, free_port: 
         port = other.getsockname()[1]
         with pytest.raises(MachineError) as caught:
             LocalFleet(tmp_path / "data", port=port, environment=QUIET, save_client=False).start()
-    assert f"Port {port} is taken by process {os.getpid()}" in str(caught.value)
+    assert f"Port {port} is in use by process {os.getpid()}" in str(caught.value)
     assert "--port" in str(caught.value)
     assert _gone(sorted(_fleet_children() - before))
 

@@ -97,7 +97,7 @@ def test_it_waits_for_room_and_then_works(
     assert before.heeded_by(worker.pid)
     ballast.unlink()
     until(lambda: before.owner_pid == worker.pid, "it goes on once there is room")
-    until(lambda: "does not answer" in said.read_text(), "it looks for its server")
+    until(lambda: "does not respond" in said.read_text(), "it looks for its server")
     assert said.read_text().count("is full") == 1
     assert worker.poll() is None
 

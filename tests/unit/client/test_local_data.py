@@ -44,7 +44,8 @@ def test_columns_are_looked_for_in_every_format(name: str, tmp_path: Path) -> No
     file = write(tmp_path, name, [PAIR, PAIR])
     check(file)
     check(file, prompt_column="prompt", response_column="response")
-    with pytest.raises(DataError, match=rf"spec\.data\.path: {name} has no column 'reply'.*It has: prompt, response"):
+    missing = rf"spec\.data\.response_column: {name} has no column 'reply'.*It has: prompt, response"
+    with pytest.raises(DataError, match=missing):
         check(file, prompt_column="prompt", response_column="reply")
     with pytest.raises(DataError, match=r"prompts and responses.*sft and lora_sft train on them"):
         check(file, kind="dpo")

@@ -97,7 +97,7 @@ def test_rows_that_do_not_fit_have_a_line(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as caught:
         read_workflow(HEAD + text, {}, tmp_path)
     (fault,) = caught.value.faults
-    assert (fault.path, fault.line, fault.column) == ("spec.data.path", 6, 16)
+    assert (fault.path, fault.line, fault.column) == ("spec.data.text_field", 6, 40), "the key that names the column"
     assert fault.message == "rows.jsonl has no column 'reply'"
     assert fault.hint == "it has: answer, question. Set `data.text_field`"
 

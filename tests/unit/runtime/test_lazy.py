@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.runtime.warm.fork_server import LazyFinder, executed
+from tunefleet.runtime.warm.lazy_imports import LazyFinder, executed
 
 NAME = "tunefleet_test_package"
 

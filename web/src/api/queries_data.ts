@@ -1,7 +1,7 @@
 /** Queries of the pages for datasets, new tasks and chats. */
 import { queryOptions } from "@tanstack/react-query";
 import { type Whole, whole } from "../lib/pages";
-import { TRAININGS } from "../lib/words";
+import { TRAINING_KINDS } from "../lib/words";
 import { api, ask } from "./client";
 import { MOST_ROWS, PAGE_ROWS } from "./queries";
 import type { ArtifactView } from "./schema";
@@ -61,7 +61,7 @@ export const schemaQuery = queryOptions({
 export const trainedQuery = queryOptions({
   queryKey: ["trained"],
   queryFn: async ({ signal }) => {
-    const query = { kind: [...TRAININGS, "merge"].join(","), status: "completed", limit: LISTED };
+    const query = { kind: [...TRAINING_KINDS, "merge"].join(","), status: "completed", limit: LISTED };
     const page = await ask(api.GET("/api/v1/tasks", { params: { query }, signal }));
     return (page as Extract<typeof page, { items: unknown }>).items;
   },

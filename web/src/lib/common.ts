@@ -1,5 +1,5 @@
 /** The most used fields, read from a workflow file and written back without touching the rest. */
-import { type Document, isMap, isSeq, parseDocument, Scalar } from "yaml";
+import { type Document, isMap, isSeq, parse, parseDocument, Scalar } from "yaml";
 import { isTraining } from "./words";
 import { type Path, removeIn, setIn } from "./yamledit";
 
@@ -166,4 +166,13 @@ function shown(document: Document, path: Path): unknown {
   if (value instanceof Scalar) return value.source ?? value.value;
   if (isSeq(value)) return value.toJSON().join(", ");
   return value === undefined ? undefined : (value as { toJSON?: () => unknown })?.toJSON?.();
+}
+
+/** Input is YAML: a number stays a number. Invalid YAML is kept as text. */
+export function typedValue(typed: string): unknown {
+  try {
+    return parse(typed || "null");
+  } catch {
+    return typed;
+  }
 }

@@ -169,6 +169,13 @@ export function lengthFor(characters: number | undefined): number {
 
 const ENOUGH_TO_HOLD_OUT = 40;
 
+export interface ModelChoice {
+  identifier: string;
+  /** Digest of an uploaded folder; it is submitted as an input. */
+  digest?: string;
+  weights?: number;
+}
+
 export interface Choice {
   name: string;
   model: string;

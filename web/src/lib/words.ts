@@ -19,10 +19,10 @@ export function isFinal(status: string): boolean {
   return FINAL.has(status);
 }
 
-export const TRAININGS = ["sft", "lora_sft", "dpo", "kto", "orpo", "reward", "grpo", "rloo", "ppo"];
+export const TRAINING_KINDS = ["sft", "lora_sft", "dpo", "kto", "orpo", "reward", "grpo", "rloo", "ppo"];
 
 export function isTraining(kind: string): boolean {
-  return TRAININGS.includes(kind);
+  return TRAINING_KINDS.includes(kind);
 }
 
 /** `out_of_memory` → `out of memory`. */

@@ -1,13 +1,12 @@
 /** Fine-tune wizard: model, data, method, review. The workflow file is the only state; the YAML drawer edits it too. */
-import { useMutation, useQuery } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { Link, lazyRouteComponent, useNavigate, useSearch } from "@tanstack/react-router";
 import { Suspense, useEffect, useMemo, useRef, useState } from "react";
 import { stringify } from "yaml";
-import { api, ask } from "../api/client";
 import { artifactQuery, taskQuery } from "../api/queries";
 import { lookQuery, schemaQuery } from "../api/queries_data";
 import { modelsQuery } from "../api/queries_models";
-import { inputsOf, type Submitted } from "../lib/along";
+import type { Submitted } from "../lib/along";
 import { changed } from "../lib/common";
 import {
   type Adapter,
@@ -15,6 +14,7 @@ import {
   type Data,
   documentOf,
   type Method,
+  type ModelChoice,
   methodsFor,
   nameOf,
   type Preset,
@@ -23,17 +23,15 @@ import {
   rebuilt,
 } from "../lib/finetune";
 import type { SchemaNode } from "../lib/schema";
-import { unique } from "../lib/unique";
 import { useKept } from "../parts/kept";
 import { useSession } from "../parts/session";
 import { Empty, Loading } from "../parts/states";
-import { toast } from "../parts/toasts";
 import "../styles/datasets.css";
 import "../styles/new.css";
 import "../styles/train.css";
 import { useCheck } from "./new/check";
 import { Memory } from "./new/Memory";
-import type { ModelChoice } from "./train/choice";
+import { useSubmission } from "./new/submission";
 import { type DataChoice, DataStep } from "./train/Data";
 import { MethodStep } from "./train/Method";
 import { BUILTIN, ModelStep } from "./train/Model";
@@ -104,7 +102,6 @@ function Wizard() {
   const { text, known } = draft.value;
   const [step, setStep] = useState<Step>("model");
   const [yaml, setYaml] = useState(false);
-  const navigate = useNavigate();
   const schema = useQuery(schemaQuery);
   const plan = planOf(text);
   const earlier = useEarlier(plan?.model, known);
@@ -149,26 +146,7 @@ function Wizard() {
     draft.set(next);
     setStep("review");
   });
-  const once = useRef({ text: "", key: "" });
-  const submit = useMutation({
-    mutationFn: () => {
-      // A repeated click, or one after a lost response, does not submit twice.
-      if (once.current.text !== text) once.current = { text, key: unique() };
-      return ask(
-        api.POST("/api/v1/workflows", {
-          params: { header: { "idempotency-key": once.current.key } },
-          body: { document: text, filename: null, inputs: inputsOf(text, earlier), strict: false },
-        }),
-      );
-    },
-    onSuccess: (made) => {
-      draft.forget();
-      for (const warning of made.warnings ?? []) toast(warning);
-      const [only] = made.tasks;
-      if (made.tasks.length === 1 && only) void navigate({ to: "/tasks/$taskId", params: { taskId: only.id } });
-      else void navigate({ to: "/workflows/$workflowId", params: { workflowId: made.id } });
-    },
-  });
+  const submit = useSubmission(text, earlier, draft.forget);
   const at = STEPS.findIndex(([id]) => id === step);
   const next = STEPS[at + 1];
   const back = STEPS[at - 1];

@@ -189,6 +189,14 @@ def preference(values: Mapping[str, Any], names: Mapping[str, str]) -> Recognize
     return Recognized("preference", found)
 
 
+class MissingColumnError(DataError):
+    """A column that the user has named is not in the data; `column` finds the key that names it."""
+
+    def __init__(self, column: str, origin: str, hint: str) -> None:
+        super().__init__(f"{origin} has no column {column!r}.", hint=hint)
+        self.column = column
+
+
 def named(names: Mapping[str, str], first: Mapping[str, Any], origin: str) -> Recognized:
     """Return the shape of rows whose columns the user has named.
 
@@ -202,7 +210,7 @@ def named(names: Mapping[str, str], first: Mapping[str, Any], origin: str) -> Re
     for name, column in names.items():
         if column not in first:
             hint = f"{columns_hint(column, map(str, first))} Set `data.{_KEYS[name]}`."
-            raise DataError(f"{origin} has no column {column!r}.", hint=hint)
+            raise MissingColumnError(column, origin, hint)
     kind: Kind = "text" if "text" in names else "messages" if "messages" in names else "prompt_response"
     return Recognized(kind, names)
 
@@ -258,7 +266,7 @@ def require_columns(columns: Iterable[str], first: Mapping[str, Any], origin: st
     """
     for column in columns:
         if column not in first:
-            raise DataError(f"{origin} has no column {column!r}.", hint=columns_hint(column, map(str, first)))
+            raise MissingColumnError(column, origin, columns_hint(column, map(str, first)))
 
 
 def columns_hint(column: str, known: Iterable[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,7 +23,7 @@ from tunefleet.cli.transfers import transfer_bar
 from tunefleet.client import Client
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.schemas.api import TaskDetail
+from tunefleet.schemas.api import SubmitRequest, TaskDetail
 from tunefleet.schemas.chat import BASE, TUNED, ChatView
 from tunefleet.spec import BUILTIN_PREFIX, TrainingData
 
@@ -134,13 +135,24 @@ def _session(client: Client, target: str, options: Options) -> Iterator[ChatView
         # Not ended at the end: someone else started it.
         yield _ready(client, named.id)
         return
-    text = document_for(target, named, options)
-    with transfer_bar() as on_progress:
-        run = client.submit(text, on_progress=on_progress)
+    task_id = _start(client, document_for(target, named, options), named)
     try:
-        yield _ready(client, run.task_id)
+        yield _ready(client, task_id)
     finally:
-        _end(client, run.task_id)
+        _end(client, task_id)
+
+
+def _start(client: Client, text: str, named: TaskDetail | None) -> str:
+    """Submit a chat; a base model that was uploaded for the run is on the server, and needs no folder here."""
+    from tunefleet.client.submission import uploaded_base
+
+    base = {} if named is None else uploaded_base(named)
+    if not base:
+        with transfer_bar() as on_progress:
+            return client.submit(text, on_progress=on_progress).task_id
+    inputs = {json.loads(text)["metadata"]["name"]: base}
+    made = client.workflows.create(SubmitRequest(document=text, inputs=inputs), uuid.uuid4().hex)
+    return made.tasks[0].id
 
 
 def _task(client: Client, target: str) -> TaskDetail | None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from tunefleet.client import Client
+from tunefleet.client.submission import uploaded_base
 from tunefleet.errors import ConflictError, InputError, NotFoundError, SpecError, TunefleetError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.api import ArtifactView, SubmitRequest, TaskDetail
@@ -105,8 +106,8 @@ def _merged(client: Client, task: TaskDetail, body: dict[str, Any], wait: Wait, 
 
 def _submitted(client: Client, task: TaskDetail, body: dict[str, Any], text: str, key: str) -> TaskDetail:
     """Submit the merge, with the uploaded base model of the task if it has one."""
-    pointer = "model.source.identifier"
-    inputs = {body["metadata"]["name"]: {pointer: task.inputs[pointer]}} if pointer in task.inputs else {}
+    base = uploaded_base(task)
+    inputs = {body["metadata"]["name"]: base} if base else {}
     try:
         # `strict`: if no worker can run the merge, fail now instead of waiting forever.
         workflow = client.workflows.create(SubmitRequest(document=text, inputs=inputs, strict=True), key)

@@ -32,7 +32,7 @@ NEWEST: Final = 1000
 LISTED_CHARACTERS: Final = 16_000_000
 # Records built at a time, so that little more is read than is sent.
 _PIECE: Final = 50
-_TRAININGS: Final = frozenset({"sft", "lora_sft", "dpo", "ppo"})
+_TRAINING_KINDS: Final = frozenset({"sft", "lora_sft", "dpo", "ppo"})
 _WORDS: Final[Mapping[str, RecordStatus]] = {
     "pending": "PENDING",
     "queued": "PENDING",
@@ -185,7 +185,7 @@ def _fields(about: _RecordData, row: TaskRow, topic: str) -> RecordFields:
         parsed={"apiVersion": "tunefleet/v1", "metadata": {"name": row.name, "owner": row.owner}, "spec": spec},
         submission_id=row.workflow_id,
         task_type=row.kind,
-        category="training" if row.kind in _TRAININGS else "inference" if row.kind == "inference" else "other",
+        category="training" if row.kind in _TRAINING_KINDS else "inference" if row.kind == "inference" else "other",
         assigned_worker=_worker(row),
         topic=topic,
         submitted_at=to_datetime(row.created_at).isoformat(),

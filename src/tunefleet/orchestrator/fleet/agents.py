@@ -33,7 +33,7 @@ SHARED_OWNER: Final = "worker"
 _MIN_ID: Final = 10
 _SLOTS: Final = 64
 # The task kinds that are jobs of this protocol.
-TRAININGS: Final = ("sft", "lora_sft")
+TRAINING_KINDS: Final = ("sft", "lora_sft")
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ def _plain(introduction: Introduction) -> Capabilities:
     return Capabilities(
         version=introduction.version or "",
         hostname=introduction.hostname or introduction.agent_id,
-        executors=tuple(ExecutorOffer(kind=kind) for kind in TRAININGS),
+        executors=tuple(ExecutorOffer(kind=kind) for kind in TRAINING_KINDS),
         # An agent decides itself how many jobs it takes; this only has to be enough.
         slots={"job": _SLOTS},
         cpu_count=0,

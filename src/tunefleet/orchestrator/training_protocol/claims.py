@@ -14,7 +14,7 @@ from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import agents
-from tunefleet.orchestrator.fleet.agents import TRAININGS, Introduction
+from tunefleet.orchestrator.fleet.agents import TRAINING_KINDS, Introduction
 from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.ids import attempt_token, new_ordered_id
 from tunefleet.orchestrator.observability.task_spans import attempt_traceparent
@@ -78,7 +78,7 @@ def _claim(
     # The lock makes concurrent claims of two agents sequential: the second one sees the job as taken.
     row = tasks.by_ids(connection, [job_id], lock=True).get(job_id)
     agent = worker_rows.get(connection, agent_id)
-    if row is None or agent is None or row.project != actor.project or row.kind not in TRAININGS:
+    if row is None or agent is None or row.project != actor.project or row.kind not in TRAINING_KINDS:
         raise JobNotFound(f"There is no job {job_id}.")
     owner = agents.served_owner(actor)
     if owner is not None and row.owner != owner:

@@ -13,7 +13,7 @@ from tunefleet.db.repositories.attempts import OfferRow
 from tunefleet.db.rows import TaskRow, WorkerRow
 from tunefleet.orchestrator.access.quotas import QuotaChecks
 from tunefleet.orchestrator.fleet import cluster_state, worker_state
-from tunefleet.orchestrator.fleet.agents import TRAININGS
+from tunefleet.orchestrator.fleet.agents import TRAINING_KINDS
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.tasks import resume
 from tunefleet.orchestrator.training_protocol.job_config import config_of, dataset_path
@@ -35,7 +35,7 @@ def first(connection: Connection, agent: WorkerRow, *, owner: str | None, leased
     state, held = _state(connection, agent, now), QuotaChecks(connection, now)
     found: list[TaskRow] = []
     for key, need in cluster_state.needs(connection, queue.groups(connection)).items():
-        if need.kind not in TRAININGS or not isinstance(match(need, state), Fit):
+        if need.kind not in TRAINING_KINDS or not isinstance(match(need, state), Fit):
             continue
         if held.why(agent.project, need) is not None:
             continue

@@ -18,7 +18,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import EXTERNAL, Actor, may_read, may_submit
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.fleet.agents import TRAININGS
+from tunefleet.orchestrator.fleet.agents import TRAINING_KINDS
 from tunefleet.orchestrator.ids import attempt_token, new_id, new_ordered_id
 from tunefleet.orchestrator.tasks.spec_columns import rank
 from tunefleet.orchestrator.tasks.transitions import switch
@@ -184,7 +184,13 @@ async def page(
 
     def operation(connection: Connection) -> JobPage:
         rows, total = training_protocol.page(
-            connection, project=actor.project, owner=whose, kinds=TRAININGS, status=status, limit=limit, offset=offset
+            connection,
+            project=actor.project,
+            owner=whose,
+            kinds=TRAINING_KINDS,
+            status=status,
+            limit=limit,
+            offset=offset,
         )
         known = training_protocol.jobs(connection, [row.id for row in rows])
         items = [_item(connection, row, known.get(row.id)) for row in rows]

@@ -27,10 +27,9 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NoReturn
 
 from tunefleet import settings
@@ -47,6 +46,7 @@ from tunefleet.runtime.launch.job_parent import (
     wait,
 )
 from tunefleet.runtime.warm.health import ORPHAN_S, ClientTracker, Fitness, close_nvml, newest_source
+from tunefleet.runtime.warm.lazy_imports import LazyFinder
 
 logger = logging.getLogger(__name__)
 
@@ -270,64 +270,6 @@ def main(arguments: list[str]) -> int:
             for suffix in (".sock", ".lock", ".log") if _ends_properly() else (".sock", ".lock"):
                 path.with_suffix(suffix).unlink(missing_ok=True)
     return 0 if forked is None else run(*forked)
-
-
-class _LazyModule(ModuleType):
-    """A module that executes at its first use; the object stays the same, so that earlier imports remain valid."""
-
-    def __getattr__(self, name: str) -> Any:
-        # The import system reads `__path__` and similar attributes before they exist.
-        if name.startswith("__") and name.endswith("__"):
-            raise AttributeError(name)
-        _execute(self)
-        return getattr(self, name)
-
-
-class _Loader(importlib.abc.Loader):
-    def __init__(self, real: importlib.abc.Loader) -> None:
-        self.real = real
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
-        return _LazyModule(spec.name)
-
-    def exec_module(self, module: ModuleType) -> None:
-        # Later, see _execute.
-        pass
-
-
-class LazyFinder(importlib.abc.MetaPathFinder):
-    """Finds some packages as usual, but defers their execution."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self.names = frozenset(names)
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Return the usual spec with a lazy loader, or None for any other module."""
-        package = sys.modules.get(fullname.partition(".")[0])
-        if package is not None and not executed(package):
-            _execute(package)
-        if fullname not in self.names:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader)
-        return spec
-
-
-def executed(module: ModuleType) -> bool:
-    """Return whether a module has been executed."""
-    return not isinstance(module, _LazyModule)
-
-
-def _execute(module: ModuleType) -> None:
-    module.__class__ = ModuleType
-    spec = module.__spec__
-    if spec is not None and isinstance(spec.loader, _Loader):
-        spec.loader = spec.loader.real
-        module.__loader__ = spec.loader
-        spec.loader.exec_module(module)
 
 
 if __name__ == "__main__":

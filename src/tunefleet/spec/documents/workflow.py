@@ -62,7 +62,7 @@ class Document(Block):
     """The top-level keys of a workflow file."""
 
     api_version: Literal["tunefleet/v1", "mloc/v1", "flowmesh/v1"] = Field(alias="apiVersion")
-    """Version of the format; all three are equivalent."""
+    """`tunefleet/v1`, the version of the format; the other two are equivalent."""
     kind: str | None = None
     """Free text; the task type is `spec.taskType`."""
     metadata: Metadata = Field(default_factory=Metadata)

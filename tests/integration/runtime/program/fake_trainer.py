@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tunefleet import errors, trainer_control
-from tunefleet.runtime.warm.fork_server import executed
+from tunefleet.runtime.warm.lazy_imports import executed
 from tunefleet.trainer_control.control.command_queue import CommandQueue
 from tunefleet.trainer_control.control.control_server import ControlServer
 from tunefleet.workloads.common import job_secrets

@@ -78,7 +78,7 @@ parallelism: ddp
 ddp_find_unused_parameters: true
 """
 
-_OF_TRAININGS = {
+_OF_TRAINING_KINDS = {
     "sft": """
 data: {dataset_name: a/b, config_name: main, split: "train[:5%]", revision: main, trust_remote_code: false,
        prompt_column: q, response_column: a, separator: "|", as_chat: true, max_samples: 10,
@@ -483,8 +483,8 @@ def whole(kind: str) -> dict[str, Any]:
 @functools.cache
 def _whole(kind: str) -> dict[str, Any]:
     spec: dict[str, Any] = {"taskType": kind, **parse_value(_AROUND)}
-    if kind in _OF_TRAININGS:
-        own = parse_value(_OF_TRAININGS[kind])
+    if kind in _OF_TRAINING_KINDS:
+        own = parse_value(_OF_TRAINING_KINDS[kind])
         training = parse_value(_COMMON_TRAINING) | own.pop("training", {})
         for key in _LEFT_OUT.get(kind, ()):
             training.pop(key, None)
@@ -496,6 +496,6 @@ def _whole(kind: str) -> dict[str, Any]:
 
 def specs(kind: str) -> list[dict[str, Any]]:
     """Return the specs of a kind that together have every key."""
-    needs_model = kind in _OF_TRAININGS or kind in {"inference", "embedding"}
+    needs_model = kind in _OF_TRAINING_KINDS or kind in {"inference", "embedding"}
     model = {"model": _MODEL} if needs_model else {}
     return [whole(kind), *({"taskType": kind, **model, **parse_value(text)} for text in EXTRA[kind])]

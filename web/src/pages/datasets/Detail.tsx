@@ -13,7 +13,7 @@ import { Answer, Empty } from "../../parts/states";
 import { toast } from "../../parts/toasts";
 import { Exact } from "./Exact";
 import { Faults } from "./Faults";
-import { CharacterRow, Histogram, Legend, Notes } from "./Mask";
+import { CharacterRows, Histogram, Notes } from "./Mask";
 
 export function Detail({ artifact, preview }: { artifact: ArtifactView; preview?: string }) {
   const look = useQuery(lookQuery(artifact.id));
@@ -125,19 +125,7 @@ function Looked({ artifact, look, preview }: { artifact: ArtifactView; look: Dat
             <Exact artifact={artifact} use={use} task={preview} />
           ) : (
             <div className="stack">
-              <Legend />
-              <ul className="rows-shown" aria-label="Rows" tabIndex={0}>
-                {look.shown.map((row) => (
-                  <CharacterRow
-                    key={row.line}
-                    pieces={row.pieces}
-                    count={row.piece_count}
-                    line={row.line}
-                    size={row.characters}
-                    counted={row.counted}
-                  />
-                ))}
-              </ul>
+              <CharacterRows rows={look.shown} />
             </div>
           )}
         </Panel>

@@ -1,5 +1,5 @@
 /** Rows as the model is trained on them: trained text is highlighted, masked text is grey, truncated text is struck out. */
-import type { RowPiece } from "../../api/schema";
+import type { DatasetLook, RowPiece } from "../../api/schema";
 import { number } from "../../lib/format";
 
 export interface TokenPiece {
@@ -37,7 +37,7 @@ export function Notes({ notes }: { notes: readonly string[] }) {
   );
 }
 
-export function CharacterRow({ pieces, count, line, size, counted }: Shown) {
+function CharacterRow({ pieces, count, line, size, counted }: Shown) {
   return (
     <li className="masked">
       <div className="muted small num">
@@ -58,6 +58,27 @@ export function CharacterRow({ pieces, count, line, size, counted }: Shown) {
         </div>
       )}
     </li>
+  );
+}
+
+/** The first rows of a dataset, with the trained text marked. */
+export function CharacterRows({ rows }: { rows: DatasetLook["shown"] }) {
+  return (
+    <>
+      <Legend />
+      <ul className="rows-shown" aria-label="Rows" tabIndex={0}>
+        {rows.map((row) => (
+          <CharacterRow
+            key={row.line}
+            pieces={row.pieces}
+            count={row.piece_count}
+            line={row.line}
+            size={row.characters}
+            counted={row.counted}
+          />
+        ))}
+      </ul>
+    </>
   );
 }
 

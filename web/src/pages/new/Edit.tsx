@@ -1,18 +1,16 @@
 /** The workflow editor: text and form, validated while typing, submit. */
-import { useMutation, useQuery } from "@tanstack/react-query";
-import { Link, lazyRouteComponent, useLocation, useNavigate } from "@tanstack/react-router";
-import { Suspense, useRef } from "react";
-import { api, ask } from "../../api/client";
+import { useQuery } from "@tanstack/react-query";
+import { Link, lazyRouteComponent, useLocation } from "@tanstack/react-router";
+import { Suspense } from "react";
 import { schemaQuery } from "../../api/queries_data";
-import { inputsOf, type Submitted } from "../../lib/along";
+import type { Submitted } from "../../lib/along";
 import type { SchemaNode } from "../../lib/schema";
-import { unique } from "../../lib/unique";
 import { useKept } from "../../parts/kept";
 import { Loading } from "../../parts/states";
-import { toast } from "../../parts/toasts";
 import { useCheck } from "./check";
 import { Form } from "./Form";
 import { Memory } from "./Memory";
+import { useSubmission } from "./submission";
 import { Verdict } from "./Verdict";
 
 /** Unlike `lazy`, this reloads the page if the server was updated. */
@@ -33,29 +31,9 @@ export function Edit({
   const { href } = useLocation();
   const draft = useKept(href, first);
   const { value: text, set: setText } = draft;
-  const navigate = useNavigate();
   const schema = useQuery(schemaQuery);
   const check = useCheck(text, earlier);
-  // A repeated click, or one after a lost response, does not submit twice.
-  const once = useRef({ text: "", key: "" });
-  const submit = useMutation({
-    mutationFn: () => {
-      if (once.current.text !== text) once.current = { text, key: unique() };
-      return ask(
-        api.POST("/api/v1/workflows", {
-          params: { header: { "idempotency-key": once.current.key } },
-          body: { document: text, filename: null, inputs: inputsOf(text, earlier), strict: false },
-        }),
-      );
-    },
-    onSuccess: (made) => {
-      draft.forget();
-      for (const warning of made.warnings ?? []) toast(warning);
-      const [only] = made.tasks;
-      if (made.tasks.length === 1 && only) void navigate({ to: "/tasks/$taskId", params: { taskId: only.id } });
-      else void navigate({ to: "/workflows/$workflowId", params: { workflowId: made.id } });
-    },
-  });
+  const submit = useSubmission(text, earlier, draft.forget);
   return (
     <div className="page">
       <div className="row between">

@@ -1,7 +1,15 @@
 /** Common fields of a training task next to the editor; both edit the same text. */
 import { useId, useState } from "react";
-import { parse } from "yaml";
-import { type Common, changed, commonFields, PRECISION, precision, quantized, trainingsIn } from "../../lib/common";
+import {
+  type Common,
+  changed,
+  commonFields,
+  PRECISION,
+  precision,
+  quantized,
+  trainingsIn,
+  typedValue,
+} from "../../lib/common";
 import { Panel } from "../../parts/bits";
 
 export function Form({ text, onChange }: { text: string; onChange: (text: string) => void }) {
@@ -60,7 +68,7 @@ function Field({ field, onChange }: { field: Common; onChange: (value: unknown) 
     <label>
       <span className="muted">{field.label}</span>
       {field.choices ? (
-        <select value={value} onChange={(event) => onChange(read(event.target.value))}>
+        <select value={value} onChange={(event) => onChange(typedValue(event.target.value))}>
           {field.choices.map(([each, name]) => (
             <option key={each} value={each}>
               {name}
@@ -83,7 +91,7 @@ function Written({ field, value, onChange }: { field: Common; value: string; onC
         list={field.suggestions && list}
         onBlur={(event) => {
           const typed = event.target.value.trim();
-          if (typed !== value) onChange(field.list ? several(typed) : read(typed));
+          if (typed !== value) onChange(field.list ? several(typed) : typedValue(typed));
         }}
         onKeyDown={(event) => {
           if (event.key === "Enter") event.currentTarget.blur();
@@ -98,15 +106,6 @@ function Written({ field, value, onChange }: { field: Common; value: string; onC
       )}
     </>
   );
-}
-
-/** Input is YAML: a number stays a number. Invalid YAML is kept as text. */
-function read(typed: string): unknown {
-  try {
-    return parse(typed || "null");
-  } catch {
-    return typed;
-  }
 }
 
 function several(typed: string): unknown {

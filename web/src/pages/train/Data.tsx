@@ -8,7 +8,7 @@ import { bytes, number } from "../../lib/format";
 import { KINDS } from "../../lib/rows";
 import { Answer, Failed, Loading } from "../../parts/states";
 import { Faults } from "../datasets/Faults";
-import { CharacterRow, Legend, Notes } from "../datasets/Mask";
+import { CharacterRows, Notes } from "../datasets/Mask";
 import { Upload } from "../datasets/Upload";
 
 /** Datasets that ship with Tunefleet, with the keys that they need. */
@@ -133,23 +133,7 @@ function Looked({
             <Faults look={seen} />
             {seen.unseen && <p className="note">{seen.unseen}</p>}
             <Notes notes={seen.notes} />
-            {seen.shown.length > 0 && (
-              <>
-                <Legend />
-                <ul className="rows-shown" aria-label="Rows" tabIndex={0}>
-                  {seen.shown.map((row) => (
-                    <CharacterRow
-                      key={row.line}
-                      pieces={row.pieces}
-                      count={row.piece_count}
-                      line={row.line}
-                      size={row.characters}
-                      counted={row.counted}
-                    />
-                  ))}
-                </ul>
-              </>
-            )}
+            {seen.shown.length > 0 && <CharacterRows rows={seen.shown} />}
           </>
         )}
       </Answer>

@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { parse } from "yaml";
 import { schemaQuery } from "../../api/queries_data";
 import type { FaultView } from "../../api/schema";
-import { changed, commonFields, trainingsIn } from "../../lib/common";
+import { changed, commonFields, trainingsIn, typedValue } from "../../lib/common";
 import {
   ADAPTER_HINTS,
   ADAPTER_NAMES,
@@ -171,7 +171,7 @@ function Advanced({
                 onBlur={(event) => {
                   const typed = event.target.value.trim();
                   if (typed === (value === undefined || value === null ? "" : String(value))) return;
-                  onText(changed(text, ["spec", block, name], read(typed)));
+                  onText(changed(text, ["spec", block, name], typedValue(typed)));
                 }}
                 onKeyDown={(event) => event.key === "Enter" && event.currentTarget.blur()}
               />
@@ -184,13 +184,4 @@ function Advanced({
       )}
     </div>
   );
-}
-
-/** Input is YAML: a number stays a number. Invalid YAML is kept as text. */
-function read(typed: string): unknown {
-  try {
-    return parse(typed || "null");
-  } catch {
-    return typed;
-  }
 }

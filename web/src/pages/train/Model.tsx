@@ -3,12 +3,12 @@ import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useRef, useState } from "react";
 import { modelsQuery, searchQuery } from "../../api/queries_models";
 import type { ArtifactView, HubModel } from "../../api/schema";
+import type { ModelChoice } from "../../lib/finetune";
 import { bytes, count, localTime, percent } from "../../lib/format";
 import { Bar } from "../../parts/bits";
 import { Failed, Loading } from "../../parts/states";
 import { toast, toastError } from "../../parts/toasts";
 import { type UploadProgress, uploadModel } from "../datasets/upload";
-import type { ModelChoice } from "./choice";
 
 export const BUILTIN: ModelChoice = { identifier: "builtin:gsm8k-llama-2m", weights: 2_100_000 };
 
