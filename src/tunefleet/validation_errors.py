@@ -138,8 +138,11 @@ _SENTENCES: Final[dict[str, str]] = {
 }  # fmt: skip
 _OF_ANOTHER_TYPE: Final = ("_type", "_parsing")
 _QUOTED_WORD: Final = re.compile(r"'((?:[^'\\]|\\.)*)'")
-# pydantic adds the kinds of a union to the place, such as `function-after[check(), str]`.
-_KIND_OF_A_UNION: Final = re.compile(r"[\[(]|^(?:constrained|function|lax-or-strict|json-or-python|is-instance)\b")
+# pydantic adds the kinds of a union to the place, such as `int` or `function-after[check(), str]`.
+_KIND_OF_A_UNION: Final = re.compile(
+    r"[\[(]|^(?:constrained|function|lax-or-strict|json-or-python|is-instance)\b|^(?:int|float|str|bool|bytes)$"
+)
+_KINDS: Final = re.compile(r"must be (?P<kinds>.+?)(?P<rest>, not .+)?", re.DOTALL)
 
 
 def cut(text: str, most: int = _MAX_VALUE_CHARACTERS) -> str:
@@ -222,9 +225,21 @@ def place(loc: Iterable[str | int]) -> str:
 
 
 def faults(details: Iterable[Mapping[str, Any]], *, quoted: bool = True) -> list[Fault]:
-    """Return errors with their places; of the kinds of a union, equal ones are listed once."""
-    found = [Fault(place(each["loc"]), message(each, quoted=quoted)) for each in details]
+    """Return errors with their places; what a union's kinds say of one value becomes one error."""
+    found: list[Fault] = []
+    for each in details:
+        fault = Fault(place(each["loc"]), message(each, quoted=quoted))
+        joined = _either(found[-1], fault) if found and found[-1].path == fault.path else None
+        found[-1:] = [*found[-1:], fault] if joined is None else [joined]
     return list(dict.fromkeys(found))
+
+
+def _either(one: Fault, other: Fault) -> Fault | None:
+    """Return `must be A or B, not VALUE` of two errors that differ in A and B only."""
+    first, second = _KINDS.fullmatch(one.message), _KINDS.fullmatch(other.message)
+    if first is None or second is None or first["rest"] != second["rest"] or first["kinds"] == second["kinds"]:
+        return None
+    return Fault(one.path, f"must be {first['kinds']} or {second['kinds']}{first['rest'] or ''}")
 
 
 def summary(error: ValidationError | Sequence[Mapping[str, Any]], *, most: int = 3, quoted: bool = True) -> str:

@@ -12,6 +12,7 @@ from pydantic import AliasChoices, ValidationError
 from pydantic_core import ErrorDetails
 
 from tunefleet.errors import MachineError
+from tunefleet.observability.scrub import scrub
 from tunefleet.settings.agent import AgentSettings
 from tunefleet.settings.base import ProcessSettings
 from tunefleet.settings.environment import DOTENV, dotenv, dotenv_is_read, first_set, is_set, value_of
@@ -52,7 +53,8 @@ def load(cls: type[S], **overrides: Any) -> S:
         return cls(**given)
     except ValidationError as error:
         faults = "; ".join(_fault(cls, each) for each in error.errors(include_url=False)[:_MAX_SHOWN])
-        raise MachineError(f"Invalid setting: {faults}.", hint="Fix the variable or the option.") from None
+        # An address may have a password, and this text goes to the log.
+        raise MachineError(f"Invalid setting: {scrub(faults)}.", hint="Fix the variable or the option.") from None
 
 
 def _report_differing(cls: type[ProcessSettings]) -> None:

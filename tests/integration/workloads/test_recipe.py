@@ -6,6 +6,7 @@ import json
 import math
 import operator
 import re
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -277,3 +278,22 @@ def test_a_model_is_trained_further_from_an_archive(train: Any) -> None:
     artifacts.pack(first.folder.root / "final_model", archive)
     second = train({**SFT, "checkpoint": {"load": {"path": str(archive)}}})
     assert second.result["held_out"]["loss_before"] == pytest.approx(first.result["held_out"]["loss_after"], abs=1e-5)
+
+
+@pytest.mark.parametrize(("as_chat", "warned"), [(False, True), (True, False)])
+def test_plain_text_on_a_model_with_a_chat_template_is_reported(
+    as_chat: bool, warned: bool, train: Any, tiny_model: Path, tmp_path: Path
+) -> None:
+    model = tmp_path / "chat-model"
+    shutil.copytree(tiny_model, model)
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    (model / "chat_template.jinja").write_text(template, encoding="utf-8")
+    rows = tmp_path / "alpaca.jsonl"
+    row = {"instruction": "Add.", "input": "1 and 2", "output": "3"}
+    rows.write_text((json.dumps(row) + "\n") * 4, encoding="utf-8")
+    columns = dict.fromkeys(("prompt_column", "response_column", "separator", "eval", "max_samples"))
+    data = {**columns, "path": str(rows), "as_chat": as_chat}
+    ended = train(
+        {"model": {"source": {"identifier": str(model)}}, "data": data, "training": {"max_steps": 1}},
+    )
+    assert any(each["name"] == "data.plain_text" for each in ended.records("event")) is warned

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from tunefleet.errors import MachineError
 from tunefleet.runtime import environment
 from tunefleet.runtime.environment import at_import, core_count, job_environment, needs_cold_start, thread_count
-from tunefleet.settings import inherited_environment
+from tunefleet.settings import ServerSettings, inherited_environment, load
 from tunefleet.spec import dump_task_spec, parse_workflow
 
 BASE = {"PATH": "/bin", "HF_HOME": "/hf", "CUDA_VISIBLE_DEVICES": "0,1"}
@@ -102,3 +103,10 @@ def test_what_names_one_process_of_ours_is_no_matter_of_imports() -> None:
     own |= {"BACKEND_URL": "http://h:1", "MODELS_DIR": "/m", "POLL_ENABLED": "false"}
     shared = {"PATH": "/bin", "HF_TOKEN": "x", "CUDA_VISIBLE_DEVICES": "0", "SOMETHING": "else", "OMP_WAIT_POLICY": "P"}
     assert at_import({**own, **shared}) == shared
+
+
+def test_an_invalid_address_is_reported_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNEFLEET_PEER_URL", "ftp://admin:hushhush@host")
+    with pytest.raises(MachineError, match=r"TUNEFLEET_PEER_URL .*'ftp://\*+@host'") as failed:
+        load(ServerSettings)
+    assert "hushhush" not in str(failed.value)

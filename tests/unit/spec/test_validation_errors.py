@@ -41,6 +41,7 @@ class Options(BaseModel):
     mode: Literal["fast", "exact"] = "fast"
     tags: list[Annotated[str, Field(min_length=1, max_length=3)]] = Field(default=[], max_length=2)
     source: Annotated[int, Field(gt=3)] | Annotated[str, Field(pattern="^x")] | None = None
+    shares: int | list[float] = 1
     even: int = 0
 
     @field_validator("even")
@@ -65,7 +66,9 @@ class Options(BaseModel):
         ({"even": 3}, "even must be even"),
         ({"stepz": 1}, "stepz is not a known key"),
         ([], "it must be a mapping, not a list"),
-        ({"source": []}, "source must be an integer, not a list; source must be a string, not a list"),
+        ({"shares": "x"}, "shares must be an integer or a list, not 'x'"),
+        ({"shares": [{}]}, "shares must be an integer, not a list; shares.0 must be a number, not a mapping"),
+        ({"source": []}, "source must be an integer or a string, not a list"),
     ],
 )
 def test_an_error_names_the_place_and_the_value(given: Any, said: str) -> None:

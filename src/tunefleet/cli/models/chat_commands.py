@@ -19,6 +19,7 @@ from tunefleet.cli.lazy_group import examples
 from tunefleet.cli.models import terminal_chat
 from tunefleet.cli.options import complete_task, connect
 from tunefleet.cli.tasks import run_summary
+from tunefleet.cli.tasks.results import executor_result
 from tunefleet.cli.transfers import transfer_bar
 from tunefleet.client import Client
 from tunefleet.errors import ConflictError, InputError, NotFoundError
@@ -100,8 +101,7 @@ def chat(
 def _separator(client: Client, target: str) -> str | None:
     """Return what stood between prompt and response if a run was trained on plain text; None for all others."""
     task = None if looks_like_model(target) else _task(client, target)
-    result = ((task.result if task is not None else None) or {}).get("result") or {}
-    if task is None or (result.get("data") or {}).get("shape") != "pair":
+    if task is None or (executor_result(task).get("data") or {}).get("shape") != "pair":
         return None
     data = (task.resolved or task.spec).get("data") or {}
     return str(data.get("separator", TrainingData.model_fields["separator"].default))

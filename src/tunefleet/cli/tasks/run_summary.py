@@ -77,7 +77,8 @@ def _method(task: TaskDetail, result: Mapping[str, Any]) -> str:
 
 def _data(task: TaskDetail, result: Mapping[str, Any]) -> str | None:
     data = _block(result, "data")
-    name = data.get("dataset") or at(task.spec, "data", "path") or at(task.spec, "data", "dataset")
+    named = (at(task.spec, "data", key) for key in ("path", "artifact", "dataset_name"))
+    name = data.get("dataset") or next(filter(None, named), None)
     if name is None:
         return None
     counts = [

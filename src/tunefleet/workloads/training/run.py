@@ -79,7 +79,7 @@ def _train(launch: Supervised) -> None:
         encoder = Encoder(tokenizer, whole=whole, append_eos=append_eos, vocabulary=vocabulary)
         kept = TokenCache(launch.folder.tokens_dir, tokenizer, encoder, writes=session.leads)
         training_data = prepare(spec, found, encoder, base_model.context_length(base.source), launch.journal, kept)
-    _warn_about_template(launch, found.held_out, tokenizer)
+    _warn_about_template(launch, training_data.shape, tokenizer)
     memory.report_estimate(base.source, kernels, training_data.max_length, launch.journal, training_data.labelled)
     # Reported before the weights are loaded: running out of memory then kills the process without a message.
     with clock.part("model"):
@@ -106,11 +106,9 @@ def _train(launch: Supervised) -> None:
     kept.discard()
 
 
-def _warn_about_template(launch: Supervised, held_out: Portion | None, tokenizer: PreTrainedTokenizerBase) -> None:
+def _warn_about_template(launch: Supervised, shape: str, tokenizer: PreTrainedTokenizerBase) -> None:
     """Say that an instruct model is trained on plain text: a chat with it uses the template, and finds little of it."""
-    data = launch.spec.data
-    plain = data.shape.kind == "pair" or (held_out is not None and held_out.shape.kind == "pair")
-    if plain and not data.as_chat and tokenizer.chat_template is not None:
+    if shape == "pair" and not launch.spec.data.as_chat and tokenizer.chat_template is not None:
         text = (
             "The model has a chat template, and the rows are trained as plain text. Set `data.as_chat: true`, or chat "
             "with the result without the template."
