@@ -16,6 +16,7 @@ from tunefleet.db.federations import federations
 from tunefleet.errors import ConflictError, SpecError
 from tunefleet.lifecycle.round import RoundStatus
 from tunefleet.orchestrator.federation import participants, service, token_access
+from tunefleet.orchestrator.scheduling import queue as queue_reader
 from tunefleet.orchestrator.storage.result_files import files, signer
 from tunefleet.orchestrator.tasks import federation_settlement as task_settlement
 from tunefleet.orchestrator.tasks import tasks
@@ -378,3 +379,13 @@ async def test_parts_that_do_not_wait_for_each_other_may_run_one_after_another(l
     document = {"apiVersion": "tunefleet/v1", "metadata": {"name": "train"}, "spec": training(workers=2, wait_s=0)}
     await workflows.submit(lab.core, lab.admin, SubmitRequest(document=orjson.dumps(document).decode()))
     assert [offer.name for offer in await one.offers()] == ["train#0"]
+
+
+async def test_parts_that_are_held_back_hide_none_behind_them(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_reader, "MAX_CANDIDATES", 2)
+    one = await lab.online()
+    for name, wait_s in (("together", 60), ("apart", 0)):
+        spec = training(workers=4, min_workers=2, wait_s=wait_s)
+        document = {"apiVersion": "tunefleet/v1", "metadata": {"name": name}, "spec": spec}
+        await workflows.submit(lab.core, lab.admin, SubmitRequest(document=orjson.dumps(document).decode()))
+    assert [offer.name for offer in await one.offers()] == ["apart#0"]

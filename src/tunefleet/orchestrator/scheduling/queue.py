@@ -124,8 +124,8 @@ class QueueReader:
             if len(rows) < count:
                 return
             done += count
-            # They must not hide the tasks behind them.
-            limit = min(limit + len(held), MAX_CANDIDATES)
+            # They must not hide the tasks behind them, however many they are.
+            limit += len(held)
 
     def _held_back(self, rows: Sequence[TaskRow]) -> Mapping[str, str]:
         needs = {row.id: self._needs[(row.requirement_key, row.project)] for row in rows}
