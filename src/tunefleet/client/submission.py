@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import resources
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,7 @@ from tunefleet.client.routes import workflow_routes
 from tunefleet.errors import DataError, Fault, InputError, ModelError, SpecError
 from tunefleet.schemas.api import SubmitRequest, TaskDetail, WorkflowDetail
 from tunefleet.spec import LocalPath, TaskSpec, Workflow, local_paths, override_document
+from tunefleet.spec.base import BUILTIN_DATASETS, BUILTIN_PREFIX
 from tunefleet.spec.documents.fault_messages import below_path
 from tunefleet.spec.documents.submit_checks import new_faults
 from tunefleet.spec.documents.workflow import check_workflow
@@ -110,16 +112,26 @@ def _file_faults(
     spec: Mapping[str, Any], valid: TaskSpec | None, *, folder: Path
 ) -> Iterator[tuple[str, str, str | None]]:
     """Yield missing files, and rows that do not fit the task: pointer, message, hint."""
-    for named in local_paths(spec):
+    data = spec.get("data")
+    bundled = data.get("path") if isinstance(data, Mapping) else None
+    found = [(each.pointer, each.role, partial(local_file, each, folder)) for each in local_paths(spec)]
+    if bundled in BUILTIN_DATASETS:
+        found.append(("data.path", "dataset", partial(_bundled_rows, bundled)))
+    for named, role, locate in found:
         try:
-            file = local_file(named, folder)
-            if file is not None and named.role == "dataset" and valid is not None:
-                check_file(valid, named.pointer, file)
+            file = locate()
+            if file is not None and role == "dataset" and valid is not None:
+                check_file(valid, named, file)
         except InputError as error:
-            pointer = (error.path or "").removeprefix("spec.") or named.pointer
+            pointer = (error.path or "").removeprefix("spec.") or named
             message = error.message.removeprefix(f"spec.{pointer}: ").removesuffix(".")
             hint = None if error.hint is None else error.hint[:1].lower() + error.hint[1:].removesuffix(".")
             yield pointer, message, hint
+
+
+def _bundled_rows(name: str) -> Path | None:
+    folder = resources.files("tunefleet").joinpath("workloads/assets/data", name.removeprefix(BUILTIN_PREFIX))
+    return Path(str(folder.joinpath("train.jsonl")))
 
 
 def _located(faults: Sequence[Fault], document: str, overrides: Mapping[str, Any], filename: str | None) -> SpecError:

@@ -102,6 +102,23 @@ def test_rows_that_do_not_fit_have_a_line(tmp_path: Path) -> None:
     assert fault.hint == "it has: answer, question. Set `data.text_field`"
 
 
+def test_columns_of_a_built_in_dataset_are_checked(tmp_path: Path) -> None:
+    text = """apiVersion: tunefleet/v1
+metadata: {name: a}
+spec:
+  taskType: lora_sft
+  model: {source: {identifier: "builtin:gsm8k-llama-2m"}}
+  data: {path: "builtin:gsm8k", prompt_column: questin, response_column: answer}
+"""
+    with pytest.raises(SpecError) as failed:
+        read_workflow(text, {}, tmp_path)
+    (fault,) = failed.value.faults
+    assert (fault.path, fault.line, fault.message) == (
+        "spec.data.prompt_column", 6, "train.jsonl has no column 'questin'",
+    )  # fmt: skip
+
+
+
 def test_an_override_of_a_missing_file_and_an_error_that_stays(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
     text = "  taskType: sft\n  model: {source: {identifier: ./base}}\n  data: {path: gone.jsonl}\n"
