@@ -85,8 +85,8 @@ def end(pool: Pool) -> None:
     Raises:
         TunefleetError: If the cluster does not answer.
     """
-    cluster = open_cluster(pool.engine, load(ClusterSettings))
     names = _names(pool)
+    cluster = open_cluster(pool.engine, load(ClusterSettings))
     known = [name for name, seen in cluster.look(names).items() if seen.stage != "ended"]
     for name in known:
         cluster.cancel(name)
