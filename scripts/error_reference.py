@@ -81,7 +81,7 @@ WAYS_OUT: Final = {
     "merge_failed": "Read the message: it has the exit status of the merge process.",
     "not_now": "Use an existing job in a state that allows the request.",
     "delivery_failed": "See [a delivery that has failed](../how-to/debug-a-failed-workflow.md"
-    "#a-delivery-is-held-up-or-has-failed).",
+    "#a-delivery-is-delayed-or-has-failed).",
     "result_missing": "Write the result as JSON: [A task type of your own](../how-to/custom-task-types.md).",
     "still_runs": "Run the same command again when the merge has ended.",
     "not_tracked": "Check that the tracker is reachable and that its key is valid.",
@@ -102,7 +102,7 @@ REASONS: Final = {
     "stalled": "Check in `tunefleet logs TASK` where it hangs; raise `limits.stall_after_s` if it is only slow.",
     "diverged": "Lower `training.learning_rate`, or set `on_nan: rollback`.",
     "delivery_failed": "Fix the destination: [Debug a failed pipeline](../how-to/debug-a-failed-workflow.md"
-    "#a-delivery-is-held-up-or-has-failed).",
+    "#a-delivery-is-delayed-or-has-failed).",
     "worker_lost": "Check the worker's log and `tunefleet workers show`, then `tunefleet retry`.",
     "no_nodes": "Read the cluster's message in the error: [Slurm](../how-to/slurm.md), [Ray](../how-to/ray.md).",
 }
