@@ -66,7 +66,7 @@ class ServerSettings(RedisSettings, TlsSettings, ClusterSettings):
     storage_limit_bytes: int | None = Field(
         default=None, gt=0, validation_alias=variable("TUNEFLEET_STORAGE_LIMIT_BYTES")
     )
-    """Limit in bytes for all files together; uploads beyond it are rejected with 507. The server warns from 90 % on."""
+    """Limit in bytes for all files together; uploads beyond it are rejected with 507. The server warns from 90% on."""
     garbage_grace_s: float = Field(default=3600.0, ge=0.0, validation_alias=variable("TUNEFLEET_GARBAGE_GRACE_S"))
     """Seconds for which an unreferenced file, or an unfinished upload to the object store, is kept before it is
     removed."""

@@ -264,7 +264,7 @@ async def test_the_sleep_between_two_cycles_is_said_with_its_end(lab: Lab, kille
         await CampaignRepository(lab.core).release(state)
     await run(lab, id_, Shop())
     texts = [each.text for each in (await history.read_log(lab.core, lab.admin, id_)).lines]
-    said = "the cycle is complete; the next one opens in 5 h 0 min, until 2027-01-15 13:00 UTC"
+    said = "the cycle is complete; the next one opens in 5h, until 2027-01-15 13:00 UTC"
     assert texts[-1] == said
 
 

@@ -137,7 +137,7 @@ def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType | Non
     yield "shape", f"{found['shape']} ({', '.join(found['columns'])})"
     yield (
         "tokens",
-        f"{lengths['shortest']} shortest, {lengths['median']:.0f} median, {lengths['p95']:.0f} at 95 %,"
+        f"{lengths['shortest']} shortest, {lengths['median']:.0f} median, {lengths['p95']:.0f} at 95%,"
         f" {lengths['longest']} longest",
     )
     yield "trained", f"{found['trained_share']:.0%} of the tokens"
