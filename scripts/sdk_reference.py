@@ -78,7 +78,7 @@ def page() -> str:
         "[The Python client](../how-to/python-client.md) has examples.\n",
         "`Client(url=None, key=None, *, patience_s=10.0)`\n",
         "Without `url` and `key` it takes `TUNEFLEET_URL` and `TUNEFLEET_KEY`, then what `tunefleet up` or `tunefleet",
-        "login` saved. A call that may be repeated is tried again for `patience_s` while the server does not answer.\n",
+        "login` saved. A call that may be repeated is tried again for `patience_s` while the server does not respond.\n",
         f"- `client.submit({_arguments(list(submit.parameters.values())[1:])})` → `Run`:",
         f"  {(inspect.getdoc(Client.submit) or '').splitlines()[0]}",
         "- `client.close()`; a client is a context manager, too.\n",

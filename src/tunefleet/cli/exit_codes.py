@@ -40,7 +40,7 @@ class ExitCode(IntEnum):
     DENIED = 6
     """No key, a wrong or revoked key, or a key without permission."""
     UNREACHABLE = 7
-    """The server, or something that it needs, does not answer, or asks to retry later."""
+    """The server, or something that it needs, does not respond, or asks to retry later."""
     MACHINE = 8
     """This machine lacks a port, disk space, a device or a package; or a data folder cannot be used."""
     CANCELLED = 9

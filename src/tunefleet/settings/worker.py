@@ -28,7 +28,7 @@ class CacheSettings(ProcessSettings):
     """Hugging Face's cache and token, mostly in its own variables."""
 
     hub_cache: Path | None = Field(default=None, validation_alias=variable("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"))
-    """Cache of models and datasets from the hub; default: `hub` in `HF_HOME`. Workers that have a task's model or
+    """Cache of models and datasets from the Hub; default: `hub` in `HF_HOME`. Workers that have a task's model or
     dataset are preferred."""
     hf_home: Path | None = Field(default=None, validation_alias=variable("HF_HOME"))
     """Hugging Face's home folder; default: `huggingface` in `XDG_CACHE_HOME`."""
@@ -51,7 +51,7 @@ class CacheSettings(ProcessSettings):
 
     @property
     def hub_dir(self) -> Path:
-        """Folder of the hub cache."""
+        """Folder of the Hub cache."""
         return (self.hub_cache or (self.hf_home or self.cache_home / "huggingface") / "hub").expanduser()
 
 

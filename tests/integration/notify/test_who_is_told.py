@@ -107,7 +107,7 @@ async def test_a_pause_a_stall_and_a_lost_worker_are_told(lab: Lab, receiver: Re
     # Two things of one moment: the worker itself belongs to somebody else.
     assert receiver.events == ["stalled", "worker_lost"]
     assert "Its last output was 15m ago" in receiver.taken[0].json["text"]
-    assert receiver.taken[1].json["text"].startswith("The task train lost its worker: w1 does not answer. It waits")
+    assert receiver.taken[1].json["text"].startswith("The task train lost its worker: w1 does not respond. It waits")
 
     await worker.register()
     await control.pause(lab.core, lab.admin, task_id)
@@ -142,7 +142,7 @@ async def test_all_that_one_transaction_ends_is_told(lab: Lab, receiver: Receive
     assert set(by_task) == {None, first, second}
     assert {each["event"] for each in by_task.values()} == {"worker_lost"}
     assert by_task[None]["worker_id"] == "box"
-    assert by_task[first]["text"].startswith("The task hello was interrupted: its worker does not answer.")
+    assert by_task[first]["text"].startswith("The task hello was interrupted: its worker does not respond.")
     assert by_task[first]["text"].endswith("It will be retried.")
     # The ids are those of the event feed: whoever reads it there finds the same.
     assert [each.event_id for each in told] == sorted(each.event_id for each in told)

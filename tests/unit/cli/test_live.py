@@ -94,7 +94,7 @@ def test_before_the_first_step_the_screen_says_what_it_waits_for() -> None:
 
 
 def test_a_silent_server_is_told() -> None:
-    assert "has not answered" in drawn(watch_loop.Watched(task(progress=PROGRESS), silent_since=0.0))
+    assert "has not responded" in drawn(watch_loop.Watched(task(progress=PROGRESS), silent_since=0.0))
 
 
 def test_a_finished_screen_is_full() -> None:

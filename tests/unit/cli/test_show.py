@@ -148,7 +148,7 @@ def test_a_failure_says_where() -> None:
 
 
 def test_one_sentence_stands_once() -> None:
-    told = "The model 'nowhere' cannot be fetched: the hub does not know it."
+    told = "The model 'nowhere' cannot be fetched: the Hub does not know it."
     tries = [{"number": at, "worker_id": "w", "state": "finished", "error": told, "offered_at": AT} for at in (1, 2, 3)]
     other = TaskView(
         id="task-b", name="b", workflow_id="wf-1", kind="echo", status="completed", owner="admin", created_at=AT
@@ -183,7 +183,7 @@ def test_the_time_is_what_a_task_has_run() -> None:
     assert time(status="running", started_at=now - timedelta(seconds=10), ran_s=90.0) in {"1m 40s", "1m 41s"}
     ended = {"status": "completed", "started_at": AT, "finished_at": AT + timedelta(hours=2)}
     assert time(**ended, ran_s=100.0) == "1m 40s"
-    assert time(**ended) == "2h", "spread over workers: it has no attempt of its own"
+    assert time(**ended) == "2h", "spread across workers: it has no attempt of its own"
 
 
 def test_what_one_copies_stands_whole_on_a_line_of_its_own() -> None:

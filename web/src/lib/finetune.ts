@@ -45,7 +45,7 @@ export function methodsFor(kind: string | null | undefined): readonly Method[] {
 }
 
 export interface Data {
-  /** Name or id of an uploaded dataset, a built-in dataset, or a hub id. */
+  /** Name or id of an uploaded dataset, a built-in dataset, or a Hub id. */
   reference: string;
   source: "artifact" | "path" | "hub";
   /** Keys of the `data` block besides the source. */
@@ -224,7 +224,7 @@ export function documentOf(choice: Choice): string {
 }
 
 function holdsOut(data: Data): boolean {
-  // The rows of a hub dataset are not counted; such datasets are rarely small.
+  // The rows of a Hub dataset are not counted; such datasets are rarely small.
   return data.split !== undefined || (data.rows ?? ENOUGH_TO_HOLD_OUT) >= ENOUGH_TO_HOLD_OUT;
 }
 

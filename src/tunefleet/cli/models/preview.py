@@ -66,7 +66,7 @@ def preview(
 
 
 def _program(spec: BaseTaskSpec | None) -> str:
-    # The code of a tokenizer from the hub may import torch; all others work without it, in half the time.
+    # The code of a tokenizer from the Hub may import torch; all others work without it, in half the time.
     custom = isinstance(spec, TrainingTaskSpec) and spec.model.trust_remote_code
     return "tunefleet.workloads.data.preview" if custom else "tunefleet.workloads.data"
 

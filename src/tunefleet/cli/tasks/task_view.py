@@ -106,7 +106,7 @@ def screen(watched: Watched, *, width: int, height: int, interrupt: str = "") ->
     parts += [event_line(event) for event in list(watched.events)[-_EVENTS_SHOWN:]]
     if watched.silent_since is not None:
         silent = formatting.duration(time.monotonic() - watched.silent_since)
-        parts.append(Text(f"The server has not answered for {silent}; the task keeps running.", style="warn"))
+        parts.append(Text(f"The server has not responded for {silent}; the task keeps running.", style="warn"))
     elif not watched.final:
         parts.append(Text(interrupt, style="dim"))
     return Group(*parts)

@@ -25,10 +25,10 @@ _REASONS: Final = {
     "killed": "it was killed",
     "network": "the network failed",
     "out_of_memory": "it ran out of memory",
-    "stalled": "it wrote nothing for too long",
+    "stalled": "it wrote no output for too long",
     "timeout": "it took too long",
     "upstream_failed": "a task that it waited for failed",
-    "worker_lost": "its worker does not answer",
+    "worker_lost": "its worker does not respond",
 }
 
 
@@ -78,7 +78,7 @@ class Happening:
 
 def worker_text(worker_id: str) -> tuple[str, str, str]:
     """Return title, text and command for a worker that is lost."""
-    text = f"The worker {worker_id} no longer answers. Tasks that need not wait for it are rescheduled."
+    text = f"The worker {worker_id} no longer responds. Tasks that do not have to wait for it are rescheduled."
     return f"worker {worker_id} is lost", text, "tunefleet workers ls"
 
 
@@ -149,10 +149,10 @@ def _long(happening: Happening) -> str:
             return "is paused."
         case "task.stalled":
             for_ = "" if happening.silent_s is None else f" Its last output was {duration(happening.silent_s)} ago."
-            return f"no longer writes anything.{for_}"
+            return f"has stopped writing output.{for_}"
         case "worker.lost":
             return (
-                f"lost its worker: {task.worker_id} does not answer. It waits for it, as its workflow file specifies."
+                f"lost its worker: {task.worker_id} does not respond. It waits for it, as its workflow file specifies."
             )
     return f"was interrupted: {why}."
 

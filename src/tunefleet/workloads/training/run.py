@@ -112,7 +112,7 @@ def _warn_about_template(launch: Supervised, held_out: Portion | None, tokenizer
     plain = data.shape.kind == "pair" or (held_out is not None and held_out.shape.kind == "pair")
     if plain and not data.as_chat and tokenizer.chat_template is not None:
         text = (
-            "The model has a chat template, and the rows are trained as plain text. Set `data.as_chat: true`, or chat "
+            "The model has a chat template, but the rows are trained as plain text. Set `data.as_chat: true`, or chat "
             "with the result without the template."
         )
         launch.journal.event("data.plain_text", text, "warning")

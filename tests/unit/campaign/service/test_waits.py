@@ -41,8 +41,8 @@ async def lines(lab: Lab, id_: str) -> list[str]:
         (["pending", "pending", "training"], ["pending", "training"]),
         (["step 1 of 8", "step 2 of 8"], ["step 1 of 8"]),
         (
-            ["pending", "the provider does not answer", "pending"],
-            ["pending", "the provider does not answer", "pending"],
+            ["pending", "the provider does not respond", "pending"],
+            ["pending", "the provider does not respond", "pending"],
         ),
     ],
 )
@@ -118,8 +118,8 @@ async def test_a_task_that_cannot_be_cancelled_says_when_that_is_tried_again(
     await service.stop(lab.core, ADA, id_)
     lab.clock.advance(LEASE_S)
     (left,) = await repository.to_cancel()
-    await repository.not_cancelled(left, "It does not answer.")
-    assert (await lines(lab, id_))[-1].endswith("It does not answer. Retrying in 1m.")
+    await repository.not_cancelled(left, "It does not respond.")
+    assert (await lines(lab, id_))[-1].endswith("It does not respond. Retrying in 1m.")
 
 
 @pytest.mark.parametrize(
