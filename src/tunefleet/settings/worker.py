@@ -183,7 +183,7 @@ class WorkerSettings(
     job_slots: int = Field(default=1, ge=0, validation_alias=variable("TUNEFLEET_JOB_SLOTS"))
     """Maximum number of jobs that run at the same time; 0 accepts no training tasks."""
     light_slots: int = Field(default=32, ge=0, validation_alias=variable("TUNEFLEET_LIGHT_SLOTS"))
-    """Maximum number of concurrent inline tasks, which need no process of their own, such as `echo`."""
+    """Maximum number of concurrent inline tasks, which need no separate process, such as `echo`."""
     warm_start: bool = Field(default=True, validation_alias=variable("TUNEFLEET_WARM_START"))
     """Keep the training libraries imported in a fork server, so that jobs start in under a second."""
     warm_idle_s: float = Field(default=1800.0, gt=0, validation_alias=variable("TUNEFLEET_WARM_IDLE_S"))

@@ -72,7 +72,7 @@ class CampaignModelSpec(Block):
     trust_remote_code: bool = False
     """Run the Python code that comes with the model; requires a worker started with `--allow-code`."""
     verify: Literal["forward", "files"] = "forward"
-    """Checks of the model before the first training job. `files`: completeness, vocabulary and special tokens;
+    """Checks of the model before the first training run. `files`: completeness, vocabulary and special tokens;
     `forward`: also a forward pass, for which the model must fit into a worker's memory."""
     transformers: TransformersSpec = Field(default_factory=TransformersSpec)
     """How the model is loaded."""
