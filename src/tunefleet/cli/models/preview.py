@@ -1,4 +1,4 @@
-"""`tunefleet preview`: tokenized rows with trained tokens in colour."""
+"""`tunefleet preview`: tokenized rows with trained tokens in color."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def preview(
     """Preview the training data: trained and masked tokens.
 
     Trained tokens are green, tokens beyond max_seq_length are struck through; then come the lengths of all rows.
-    Without colours they are marked with ⟦ ⟧ and ⟨ ⟩. Needs the training libraries; a server only for
+    Without colors they are marked with ⟦ ⟧ and ⟨ ⟩. Needs the training libraries; a server only for
     `data: {artifact: NAME}`, which is downloaded from it.
     """
     text, _ = read_document(Path(file))

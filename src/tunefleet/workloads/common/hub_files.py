@@ -26,7 +26,7 @@ from tunefleet.workloads.common import download_progress
 
 Kind = Literal["model", "dataset"]
 _TIMEOUT_S = 10.0
-# Licences are accepted on the official site, even if the files come from a mirror.
+# Licenses are accepted on the official site, even if the files come from a mirror.
 _PAGES: Final = "https://huggingface.co"
 
 
@@ -159,9 +159,9 @@ def _ask(name: str, kind: Kind, revision: str | None) -> Any:
 def _licence_hint(name: str, kind: Kind) -> str:
     page = f"{_PAGES}/{name}" if kind == "model" else f"{_PAGES}/datasets/{name}"
     if get_token() is None:
-        return f"Accept its licence at {page} and set HF_TOKEN on the worker to a token of that account."
+        return f"Accept its license at {page} and set HF_TOKEN on the worker to a token of that account."
     return (
-        f"Accept its licence at {page} with the account of the worker's HF_TOKEN (and give that token the right to "
+        f"Accept its license at {page} with the account of the worker's HF_TOKEN (and give that token the right to "
         "read gated repositories), or set another HF_TOKEN."
     )
 

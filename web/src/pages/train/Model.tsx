@@ -187,7 +187,7 @@ function aboutOf(model: HubModel): string {
   return [
     model.weights ? `${count(model.weights)} weights` : "",
     model.downloads ? `${count(model.downloads)} downloads` : "",
-    model.gated ? "gated: accept its licence on the Hub, and set HF_TOKEN on the worker" : "",
+    model.gated ? "gated: accept its license on the Hub, and set HF_TOKEN on the worker" : "",
   ]
     .filter(Boolean)
     .join(" · ");
