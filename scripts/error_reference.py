@@ -33,12 +33,12 @@ also return an [exit code](exit-codes.md).
 _ANSWERS: Final = {
     "method_not_allowed": "The path does not support this method.",
     "body_stalled": "No data of a request's body arrived for 120 seconds.",
-    "not_acceptable": "`/metrics` was requested in another format than JSON.",
+    "not_acceptable": "`/metrics` was requested in an unsupported format.",
     "unsupported_media_type": "The content type of the body is not supported.",
     "range_invalid": "The requested range is not in the file.",
-    "request_invalid": "The body or a parameter is wrong.",
+    "request_invalid": "The body or a parameter is invalid.",
     "internal": "A bug in the server.",
-    "error": "An error without a code of its own.",
+    "error": "An error without its own code.",
 }
 """What is an answer of the server and no class of its own, or means something else there."""
 
@@ -60,29 +60,29 @@ WAYS_OUT: Final = {
     "conflict": "Wait for its state to change, or change it; the message names the conflict.",
     "illegal_transition": "Check its status; [Lifecycle](lifecycle.md) lists the allowed changes.",
     "offset_conflict": "Continue at `cursor`.",
-    "gone": "Do not retry; the message says what happened to it.",
+    "gone": "Do not retry; the message has the reason.",
     "body_stalled": "Send it again; an upload resumes where it stopped.",
     "too_large": "Send less, or raise the limit in [Configuration](configuration.md).",
     "unsupported_media_type": "Send the `Content-Type` that [the route](http-api.md#routes) accepts.",
-    "over_quota": "Remove unused data, or ask an admin for more: "
+    "over_quota": "Remove unused data, or ask an admin to raise the quota: "
     "[Projects and quotas](../how-to/projects-and-quotas.md).",
-    "too_many": "Wait as many seconds as `Retry-After` says.",
+    "too_many": "Wait for the number of seconds in `Retry-After`.",
     "range_invalid": "Request a range within the file's size.",
     "error": "Read the message; the log of the process that reported it has details.",
     "internal": "Check the server's log, and report the bug.",
     "store_unusable": "Check the database and the data folder with `tunefleet doctor`.",
-    "unreachable": "Check that it runs and is reachable from here: `tunefleet doctor`.",
+    "unreachable": "Check that it is running and reachable: `tunefleet doctor`.",
     "machine": "Add what the message names; `tunefleet doctor` lists everything that is missing.",
     "step_failed": "It is retried automatically; `tunefleet campaign logs` shows the cause.",
     "cycle_failed": "Fix the cause in the message, then `tunefleet campaign retry`.",
     "order_failed": "Read the provider's message in `tunefleet campaign logs`, then `tunefleet campaign retry`.",
     "misconfigured": "Fix the campaign file or the setting in the message, then resume the campaign.",
     "diverged": "Lower `training.learning_rate`, or set `on_nan: rollback`.",
-    "merge_failed": "Read the message: it has the exit status of the merge process.",
+    "merge_failed": "Read the message: it has the exit code of the merge process.",
     "not_now": "Use an existing job in a state that allows the request.",
-    "delivery_failed": "See [a delivery that has failed](../how-to/debug-a-failed-workflow.md"
-    "#a-delivery-is-held-up-or-has-failed).",
-    "result_missing": "Write the result as JSON: [A task type of your own](../how-to/custom-task-types.md).",
+    "delivery_failed": "See [a failed delivery](../how-to/debug-a-failed-workflow.md"
+    "#a-delivery-is-delayed-or-has-failed).",
+    "result_missing": "Write the result as JSON: [Custom task types](../how-to/custom-task-types.md).",
     "still_runs": "Run the same command again when the merge has ended.",
     "not_tracked": "Check that the tracker is reachable and that its key is valid.",
 }
@@ -101,8 +101,8 @@ REASONS: Final = {
     "timeout": "Raise `limits.max_runtime_s`, or reduce the work of the task.",
     "stalled": "Check in `tunefleet logs TASK` where it hangs; raise `limits.stall_after_s` if it is only slow.",
     "diverged": "Lower `training.learning_rate`, or set `on_nan: rollback`.",
-    "delivery_failed": "Fix the destination: [Debug a failed pipeline](../how-to/debug-a-failed-workflow.md"
-    "#a-delivery-is-held-up-or-has-failed).",
+    "delivery_failed": "Fix the destination: [Debug a failed workflow](../how-to/debug-a-failed-workflow.md"
+    "#a-delivery-is-delayed-or-has-failed).",
     "worker_lost": "Check the worker's log and `tunefleet workers show`, then `tunefleet retry`.",
     "no_nodes": "Read the cluster's message in the error: [Slurm](../how-to/slurm.md), [Ray](../how-to/ray.md).",
 }
@@ -175,20 +175,20 @@ def page() -> str:
     _all_there("codes", {kind.code for kind in found} | set(STATUSES), WAYS_OUT)
     _all_there("reasons", failures, REASONS)
     ours = {kind.code: kind for kind in found if hasattr(errors, kind.name)}
-    lines = [_HEAD, "## Codes of answers and commands\n"]
-    lines += ["| Code | HTTP | Exit code | Means | Resolution |", "|---|---|---|---|---|"]
+    lines = [_HEAD, "## Codes of responses and commands\n"]
+    lines += ["| Code | HTTP | Exit code | Meaning | Resolution |", "|---|---|---|---|---|"]
     for code, status in STATUSES.items():
         kind = ours.get(code)
         meaning = _ANSWERS.get(code) or (kind.meaning if kind else "")
         lines.append(f"| `{code}` | {status} | {_exit_code(code, status)} | {meaning} | {WAYS_OUT[code]} |")
-    lines += ["\n## Codes within a task, a campaign or the agent\n", "| Code | Means | Resolution |", "|---|---|---|"]
+    lines += ["\n## Codes within a task, a campaign or the agent\n", "| Code | Meaning | Resolution |", "|---|---|---|"]
     lines += [
         f"| `{kind.code}` | {kind.meaning} | {WAYS_OUT[kind.code]} |" for kind in found if kind.code not in STATUSES
     ]
     lines += ["\n## Codes of the agents' protocol\n", "An agent that claims a job may receive one of these codes.\n"]
-    lines += ["| Code | Means |", "|---|---|"]
+    lines += ["| Code | Meaning |", "|---|---|"]
     lines += [f"| `{kind.code}` | {kind.meaning} |" for kind in kinds() if kind.protocol]
-    lines += ["\n## Why a task has failed\n"]
+    lines += ["\n## Reasons of failed tasks\n"]
     lines += ["[Lifecycle](lifecycle.md#reasons) explains each reason, and which are retried automatically.\n"]
     lines += ["| Reason | Resolution |", "|---|---|"]
     lines += [f"| `{reason}` | {way} |" for reason, way in REASONS.items()]

@@ -63,7 +63,7 @@ The keys that most files need:
 | `spec.taskType` | `sft`, `lora_sft`, `dpo`, `orpo`, `kto`, `grpo`, `ppo`, `inference`, `evaluate`, `merge`, … |
 | `model.source.identifier` | `Qwen/Qwen3-0.6B`, `./my-model`, `builtin:gsm8k-llama-2m` |
 | `model.source.trust_remote_code` | `false` |
-| `data.path` | `./rows.jsonl`, an address, `builtin:gsm8k` |
+| `data.path` | `./rows.jsonl`, a URL, `builtin:gsm8k` |
 | `data.dataset_name`, `data.split` | `HuggingFaceH4/no_robots`, `train` |
 | `data.messages_field` | `messages`: chats |
 | `data.prompt_column`, `data.response_column` | `question`, `answer` |
@@ -90,7 +90,7 @@ For completion and checks in your editor, put this line at the top of the file, 
 ```
 
 **Paths.** `data.path`, `data.jsonl_path`, `data.jsonl.path`, `data.eval.path`, `training.resume_from_path`,
-`training.deepspeed` and `checkpoint.load.path` name files on the machine that submits; they are uploaded with the
+`training.deepspeed` and `checkpoint.load.path` name files on the submitting machine; they are uploaded on
 submit. `model.source.identifier`, `reward_model.identifier`, `data.dataset_name` and `data.url` are Hub ids unless they
 start with `./`, `../`, `/` or `~` or exist next to the file; then they are uploaded, too. `builtin:NAME` ships with
 Tunefleet. Where rows or weights can come from several sources (`path`, `taskId`, `url`), set one of them. The keys of
@@ -98,47 +98,47 @@ rows also accept a URL (`https://…`), which the worker downloads.
 
 **GPUs.** A task gets one GPU of its worker, if the worker has one. `resources.hardware.gpu.count` sets the number;
 `training.allow_multi_gpu: true` without it uses all suitable GPUs. A training run has one process per GPU, unless
-`training.parallelism: device_map` spreads the layers of one process over them. The environment of the process selects
-the devices, for each task.
+`training.parallelism: device_map` spreads the layers of one process over them. The worker selects the devices of each
+task.
 
 **Memory** is a number with a unit K, M, G, T or P, with or without `i` and `B`, in any case: `32Gi`, `1.5GiB`, `512M`.
-All units are binary. A number alone is bytes.
+All units are binary. A number without a unit is in bytes.
 """
 PIPELINES = """\
 ## Several tasks
 
 `spec.stages` is a list of tasks that run one after the other; the tasks of `spec.graph.nodes` declare their
 dependencies. A `spec` has at most one of the two. The other keys of `spec` are shared: each task's own `spec` is merged
-into them, mapping by mapping; everything else is replaced. A shared block that a task type does not support is left out
-of that task, if another task's type supports it. `data`, `output.destination` and `checkpoint.load` with another `type`
-than the shared one inherit nothing. `tunefleet graph FILE` draws the result.
+into them, mapping by mapping; other values are replaced. A shared block that a task type does not support is left out
+of that task, if another task's type supports it. A `data`, `output.destination` or `checkpoint.load` whose `type` differs
+from the shared one inherits nothing. `tunefleet graph FILE` prints the result.
 """
 LIMITS = f"""\
 A file has at most {MAX_TASKS:,} tasks and {MAX_VALUES:,} values; its tasks, with the shared keys merged in,
 have at most {MAX_MERGED_VALUES:,} values, {MAX_MERGED_CHARACTERS:,} characters and {MAX_PLACEHOLDERS:,} placeholders.
-A placeholder has at most {MAX_PLACEHOLDER:,} characters, and an integer 64 bits. The first {MAX_FAULTS} errors are
+A placeholder has at most {MAX_PLACEHOLDER:,} characters; integers have 64 bits. The first {MAX_FAULTS} errors are
 reported.
 """
 REFERENCES = """\
 ## References
 
-| Written | Stands for |
+| Reference | Value |
 |---|---|
-| `${STAGE.result.KEY}` | a value in the result of another task of the document; `result.` may be left out |
+| `${STAGE.result.KEY}` | a value in the result of another task of the file; `result.` is optional |
 | `${STAGE.task_id}` | its id; also `worker_id`, `received_at` and `metadata.KEY` |
-| `${task-ID.result.KEY}` | the same of a task that was submitted before |
-| `${secret:NAME}` | a secret of the worker: its variable `TUNEFLEET_SECRET_NAME`; the server never sees it |
-| `$${` | the characters `${` |
+| `${task-ID.result.KEY}` | the same for a task that was submitted earlier |
+| `${secret:NAME}` | a secret of the worker: its variable `TUNEFLEET_SECRET_NAME`; never sent to the server |
+| `$${` | a literal `${` |
 
 Any other `${` is rejected. A path consists of keys and of indexes from 0: `items.0.output` and `items[0].output` are
 the same, `metrics["eval.loss"]` is a key with a dot, and `items.output` is the list of the `output` of all entries. A
-task waits for the tasks it refers to, in any order. When they complete, the reference is replaced by the value: with
-its own type if it is the whole value; inside a string as a string, or as JSON if it is not one. A missing value or
+task waits for the tasks that it refers to. When they complete, the reference is replaced by the value: with its own
+type if it is the entire value; inside a string as text, or as JSON if it is not a string. A missing value or
 null fails the task, and the error lists the available keys. Values from results are never searched for references
 or secrets.
 
-A reference may stand for any value, block or list, but not for `taskType`, `dependsOn` and `condition`. All that is
-written without one is checked at the submit, the rest once the references have become values.
+A reference can replace any value, block or list, except `taskType`, `dependsOn` and `condition`. Everything without
+a reference is checked on submit, the rest once the references are resolved.
 
 """
 KINDS = {
@@ -160,16 +160,16 @@ PIPELINE_BLOCKS: dict[str, type[BaseModel]] = {
 }
 FIRST_KIND = next(iter(TASK_KINDS))
 REFUSALS = """\
-## Refused by name
+## Refused keys
 
-These keys are known from documents of other systems, or will come. They are refused, so that no option is silently
-without effect. A key of another task kind is refused, too, with the kinds that have it.
+These keys exist in other systems or are planned. They are refused, so that no option is silently ignored. A key of
+another task kind is also refused, and the error lists the kinds that have it.
 
 | Keys below `spec` | Why | Instead |
 |---|---|---|
 """
 KINDS_REFUSED = """\
-The same holds for these task kinds:
+The same applies to these task kinds:
 
 | Kinds | Why | Instead |
 |---|---|---|
@@ -265,7 +265,7 @@ def aliases(blocks: Iterable[tuple[str, type[BaseModel]]]) -> Iterator[str]:
                 name = f"`{where}.{key}`" if where else f"`{key}`"
                 names = found.setdefault((where, meant), [])
                 names += [name] if name not in names else []
-    yield "## Other spellings that are accepted\n"
+    yield "## Accepted aliases\n"
     yield "| Key | Alias of |"
     yield "|---|---|"
     yield from (f"| {', '.join(names)} | {meant} |" for (_, meant), names in found.items())

@@ -12,10 +12,10 @@ _HEAD = """# Metrics
 <!-- Written by `make docs`. -->
 
 The families of `GET /metrics`, in addition to those of the process and of Python (`process_*`, `python_*`). No label
-holds the id of a task or a path; a label whose values people choose has at most 64, and then `other`.
+contains a task id or a path; a label with user-defined values has at most 64 values, then `other`.
 [Monitoring](../how-to/monitoring.md) explains how to use them.
 
-| family | type | labels | what it counts |
+| family | type | labels | meaning |
 |---|---|---|---|
 """
 

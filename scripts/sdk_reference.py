@@ -73,15 +73,15 @@ def page() -> str:
         "<!-- Written by `make docs` from src/tunefleet/client; edit the docstrings there. -->\n",
         "`tunefleet.Client` is synchronous, `tunefleet.AsyncClient` has the same methods as coroutines, and",
         "asynchronous iterators where this page says iterator. Results are the models of `tunefleet.schemas.api`,",
-        "frozen and typed. Errors are those of `tunefleet.errors`, raised as the server raised them. Wherever an id is",
-        "wanted, its first characters are enough.\n",
+        "frozen and typed. Errors are those of `tunefleet.errors`, as raised on the server. Wherever an id is expected,",
+        "a unique prefix is enough.\n",
         "[The Python client](../how-to/python-client.md) has examples.\n",
         "`Client(url=None, key=None, *, patience_s=10.0)`\n",
-        "Without `url` and `key` it takes `TUNEFLEET_URL` and `TUNEFLEET_KEY`, then what `tunefleet up` or `tunefleet",
-        "login` saved. A call that may be repeated is tried again for `patience_s` while the server does not answer.\n",
+        "Without `url` and `key` it uses `TUNEFLEET_URL` and `TUNEFLEET_KEY`, or else the values saved by `tunefleet up` or",
+        "`tunefleet login`. Idempotent calls are retried for `patience_s` while the server does not respond.\n",
         f"- `client.submit({_arguments(list(submit.parameters.values())[1:])})` → `Run`:",
         f"  {(inspect.getdoc(Client.submit) or '').splitlines()[0]}",
-        "- `client.close()`; a client is a context manager, too.\n",
+        "- `client.close()`; a client is also a context manager.\n",
     ]
     for title, described in NOUNS:
         parts += [f"## {title}\n", *_methods(described), ""]

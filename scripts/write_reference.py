@@ -104,7 +104,7 @@ def configuration_page() -> str:
     parts = [
         "# Configuration\n",
         "<!-- Written by `make docs` from src/tunefleet/settings; edit the docstrings there. -->\n",
-        "Every process reads its settings once, at its start: options of the command line first, then the environment,",
+        "Every process reads its settings once, at start: command-line options first, then the environment,",
         "then a file `.env` in the working directory. An invalid value stops the process with an error that names the",
         "variable and the value. `.env.example` lists all settings.\n",
         "Only these commands read `.env`: `up`, `worker`, `agent`, `campaign`, `db`, `backup`, `restore`,",
@@ -115,14 +115,14 @@ def configuration_page() -> str:
         "- Its values cannot refer to other variables, and `TUNEFLEET_ALLOW_CODE` in it has no effect.\n",
         "Set `TUNEFLEET_DOTENV=false` in the environment to ignore the file.\n",
         "Booleans are `true` or `false`; durations end in `_S` and are in seconds; sizes end in `_BYTES`.\n",
-        "Names of other projects, such as `HF_TOKEN`, are kept. The last section lists other names that work.\n",
+        "Variables of other projects, such as `HF_TOKEN`, keep their names. The last section lists accepted aliases.\n",
     ]
     for title, own in variables():
         parts += [f"## {title}\n", "| Variable | Default | Meaning |", "|---|---|---|"]
         parts += [f"| `{v.name}` | {f'`{v.default}`' if v.default else '–'} | {v.meaning} |" for v in own]
         parts.append("")
     parts += [
-        "## Other names that are accepted\n",
+        "## Accepted aliases\n",
         "Names of compatible systems. If both are set in one place, the first column applies, with a warning;",
         "the environment comes before `.env`, under either name.\n",
         "| Variable | Also accepted |",
@@ -153,9 +153,9 @@ def exit_codes_page() -> str:
     parts = [
         "# Exit codes\n",
         "<!-- Written by `make docs` from src/tunefleet/cli/exit_codes.py; edit the docstrings there. -->\n",
-        "How a `tunefleet` command ended. With `--json` an error is an object on standard error, too.\n",
-        "`tunefleet run` ends as its command did: with that code, or 128 and the number of the signal that ended it.",
-        "It has a code of this table only where the command could not be started.\n",
+        "The exit codes of `tunefleet` commands. With `--json` an error is also printed as an object on standard error.\n",
+        "`tunefleet run` returns the exit code of its command, or 128 plus the number of the signal that ended it.",
+        "It returns a code of this table only if the command could not be started.\n",
         "| Code | Name | Meaning |",
         "|---|---|---|",
         *(f"| {code.value} | `{code.name}` | {meanings[code.name]} |" for code in ExitCode),
@@ -189,9 +189,9 @@ def command_line_page() -> str:
     parts = [
         "# Command line\n",
         "<!-- Written by `make docs` from src/tunefleet/cli; edit the docstrings there. -->\n",
-        "Every command takes `--help`. Where an id is wanted, its first characters are enough. How a command ended is",
-        "in its [exit code](exit-codes.md). Every command takes `--json` but two: `worker` prints nothing but its log,",
-        "and `completion` prints a script.\n",
+        "Every command takes `--help`. Wherever an id is expected, a unique prefix is enough. The [exit",
+        "code](exit-codes.md) is the result of a command. Every command takes `--json`, except `worker`, which only",
+        "prints its log, and `completion`, which prints a script.\n",
     ]
     panel = ""
     for entry in Root.table:

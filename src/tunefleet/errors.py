@@ -19,7 +19,7 @@
     ├── TooManyError         rate limited; states when to retry
     ├── ArtifactError        files that do not match their digest, or an unsafe archive
     ├── StoreError           the database or data folder cannot be used
-    ├── UnreachableError     the server, or a service that it needs, does not answer
+    ├── UnreachableError     the server, or a service that it needs, does not respond
     │   └── NotLeadingError  a former leader attempted an operation that is reserved to the leader
     └── MachineError         this machine lacks a port, disk space, a device or a package
 

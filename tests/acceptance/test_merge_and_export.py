@@ -149,7 +149,7 @@ def test_a_gguf_file_without_a_converter_says_how_to_get_one_before_any_work(
     assert not (tmp_path / "out").exists()
 
 
-# The hub's own client says so while it uploads.
+# The Hub's own client says so while it uploads.
 @pytest.mark.filterwarnings("ignore:Use .content=:DeprecationWarning")
 def test_push_publishes_on_the_hub_with_a_card_and_never_overwrites(
     fleet: LocalFleet,

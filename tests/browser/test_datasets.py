@@ -227,7 +227,7 @@ def test_four_bits_are_chosen_in_the_form_and_take_less_memory(entered: Page, cl
     set_field(entered, "LoRA targets", "q_proj, v_proj")
     set_field(entered, "Steps", "1")
     expect(text).to_contain_text("load_in_4bit: true")
-    expect(text).to_contain_text("# or a hub id such as")
+    expect(text).to_contain_text("# or a Hub id such as")
     expect(entered.locator(".memory .written")).to_have_attribute("data-variant", "adapter_4bit", timeout=PATIENCE_MS)
     expect(entered.locator(".memory .written [data-bytes]")).not_to_have_attribute("data-bytes", str(before))
     whole = int(entered.locator('[data-variant="whole"] [data-bytes]').get_attribute("data-bytes") or 0)

@@ -17,7 +17,7 @@ S3_SECRET: Final = "the S3 secret"
 PROXY: Final = "the proxy's password"
 AGENT: Final = "the agent's key"
 TASK: Final = "what a task uses"
-HUB: Final = "the hub's token"
+HUB: Final = "the Hub's token"
 WEBHOOK: Final = "the webhook's secret"
 KEPT: Final = frozenset({WEBHOOK})
 """Signs what the server sends, so the database has to hold it."""

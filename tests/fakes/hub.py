@@ -1,6 +1,6 @@
 """A double of the Hugging Face hub: the part of its HTTP API that publishing and gated models need, on loopback.
 
-It answers as the hub does, its error codes in `X-Error-Code` included; it keeps what it is given in memory.
+It answers as the Hub does, its error codes in `X-Error-Code` included; it keeps what it is given in memory.
 """
 
 from __future__ import annotations

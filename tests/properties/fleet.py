@@ -217,7 +217,7 @@ class Fleet(Stage):
             host.offers.clear()
 
     def forget_host(self, pick: int) -> None:
-        """An admin removes a machine that does not answer."""
+        """An admin removes a machine that does not respond."""
         host = self.hosts[pick % len(self.hosts)]
         try:
             self.run(workers.remove(self.lab.core, self.lab.admin, host.id))

@@ -88,7 +88,7 @@ def remote(url: str) -> logging.Handler:
         handler = logging.handlers.SysLogHandler((parts.hostname, parts.port or 514), socktype=kinds[parts.scheme])
     except OSError as error:
         raise MachineError(
-            f"TUNEFLEET_LOG_SINK={url!r} does not answer: {error}.", hint="Start the log collector, or unset it."
+            f"TUNEFLEET_LOG_SINK={url!r} does not respond: {error}.", hint="Start the log collector, or unset it."
         ) from None
     handler.ident = "tunefleet-agent: "
     # Many collectors show the trailing null byte, which RFC 5424 does not have.

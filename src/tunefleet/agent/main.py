@@ -283,7 +283,7 @@ def line(agent: Agent, job_id: str) -> str:
     status = agent.status(job_id)
     parts = [f"job({job_id}) {status.phase or status.status}"]
     if status.total_steps:
-        parts.append(f"step {status.current_step}/{status.total_steps} ({status.progress:.0f} %)")
+        parts.append(f"step {status.current_step}/{status.total_steps} ({status.progress:.0f}%)")
     if status.loss is not None:
         parts.append(f"loss {status.loss:.4g}")
     if status.eta_s is not None:

@@ -60,7 +60,7 @@ def dataset(path: str, datasets_dir: Path) -> Dataset:
 
 
 def model(name: str, models_dir: Path) -> str:
-    """Resolve a model: a folder of `TUNEFLEET_MODELS_DIR`, otherwise the name itself, which is a hub id then.
+    """Resolve a model: a folder of `TUNEFLEET_MODELS_DIR`, otherwise the name itself, which is a Hub id then.
 
     Raises:
         ForbiddenError: If it is a folder outside of `TUNEFLEET_MODELS_DIR`.

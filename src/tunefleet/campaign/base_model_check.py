@@ -106,7 +106,7 @@ async def _published(context: StepContext, made: Mapping[str, Any]) -> str:
     spec, username = context.spec, context.settings.hf_username
     if username is None or _REPO.fullmatch(spec.model_repo) is None:
         raise Misconfigured(
-            f"{context.provider.name} fetches models from the Hub, and {spec.model_repo} with the tokenizer of "
+            f"{context.provider.name} fetches models from the Hub, but {spec.model_repo} with the tokenizer of "
             f"{spec.tokenizer_id} is not there.",
             hint="Use a model from the Hub, and set TUNEFLEET_HF_USERNAME and HF_TOKEN to publish it there.",
         )

@@ -170,7 +170,7 @@ class Provider(Protocol):
     async def find(self, order: Order) -> str | None:
         """Return the ticket of an order that was placed before; None only if there certainly is none.
 
-        Called before an order is placed again. Raises if the provider does not answer or cannot determine it.
+        Called before an order is placed again. Raises if the provider does not respond or cannot determine it.
         """
 
     async def look(self, ticket: str) -> Progress:

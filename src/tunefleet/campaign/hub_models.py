@@ -20,7 +20,7 @@ def repo_of(base: Base, service: str) -> str:
     if base.version is None and base.digest is None and ":" not in base.repo:
         return base.repo
     raise CycleFailed(
-        f"{service} fetches models from the Hub, and {base.repo} is not there.",
+        f"{service} fetches models from the Hub, but {base.repo} is not there.",
         hint="Publish promoted models to the Hub (publish.to: hf://ORG/NAME), or use your own workers.",
     )
 

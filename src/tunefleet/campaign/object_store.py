@@ -154,7 +154,7 @@ async def clear(context: StepContext, *, last: bool = False) -> None:
     The campaign's next upload removes the rest. Files of other running cycles are not touched.
 
     Raises:
-        UnreachableError: If the store does not answer and this is the `last` chance.
+        UnreachableError: If the store does not respond and this is the `last` chance.
     """
     if not context.provider.fetches_from_store:
         return
@@ -230,7 +230,7 @@ def open_store(settings: CampaignSettings, purpose: str, bucket: str | None = No
     missing = [name for name, value in given.items() if not value]
     access, secret, endpoint = settings.s3_access_key, settings.s3_secret_key, settings.s3_endpoint
     if access is None or secret is None or not endpoint or not bucket:
-        raise CycleFailed(f"{purpose}, and none is configured.", hint=f"Set {', '.join(missing)}.")
+        raise CycleFailed(f"{purpose}, but none is configured.", hint=f"Set {', '.join(missing)}.")
     from tunefleet.artifacts.objects import Bucket, ObjectStore  # noqa: PLC0415 -- needs boto3
 
     keys = {"access_key": access.get_secret_value(), "secret_key": secret.get_secret_value()}

@@ -35,7 +35,7 @@ def faults(name: str, spec: CampaignSpec, settings: CampaignSettings, provider: 
     to = publish_targets.place(name, spec, settings, provider)
     if not to.startswith(HUB) and not publish_targets.on_runpod(spec, settings):
         found.append((
-            f"{_NAME} starts tasks from models on the Hub, and publish.to is {to}: no promoted model gets there.",
+            f"{_NAME} starts tasks from models on the Hub, and publish.to is {to}: no promoted model is there.",
             "Set TUNEFLEET_HF_USERNAME and HF_TOKEN, or set publish.to: hf://ORG/NAME-{cycle}.",
         ))  # fmt: skip
     longest = (LINK_S - MARGIN_S) / _HOUR_S
@@ -74,7 +74,7 @@ async def check_base(context: StepContext, base: Base) -> None:
     """Check that the Hub has the order's base model, and not another version in its repository.
 
     Raises:
-        UnreachableError: If the Hub does not answer.
+        UnreachableError: If the Hub does not respond.
     """
     if context.provider.name != GRADIENTS:
         return

@@ -69,7 +69,7 @@ def _gain(wanted: CampaignGateSpec, found: Difference | None, *, higher_is_bette
     if not all(map(math.isfinite, (value, low, high))):
         return Gain(value, low, high, False, "not measurable against")
     if low <= 0:
-        return Gain(value, low, high, False, "not surely better than")
+        return Gain(value, low, high, False, "not significantly better than")
     if value < wanted.min_gain:
         return Gain(value, low, high, False, f"better by {value:.4g} only, less than {wanted.min_gain:g}, than")
     return Gain(value, low, high, True, "better than")

@@ -53,7 +53,7 @@ async def check(context: StepContext, to: str) -> None:
         ConflictError: If something else is there.
         ForbiddenError: If there is no key, or it may not write.
         InputError: If the target is not valid.
-        UnreachableError: If the target does not answer.
+        UnreachableError: If the target does not respond.
     """
     own = bool(await context.repository.published(context.state, to))
     await asyncio.to_thread((await opened(context, to, force=own)).check)
@@ -76,7 +76,7 @@ async def put(context: StepContext, to: str, folder: Path) -> str:
 
     Raises:
         ForbiddenError: If there is no key, or it may not write.
-        UnreachableError: If the target does not answer.
+        UnreachableError: If the target does not respond.
     """
     place = await opened(context, to)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -24,7 +24,7 @@ async def fetched(context: StepContext) -> dict[int, str]:
         CycleFailed: If no store is configured.
         NotFoundError: If an object does not exist.
         MachineError: If the store refuses access.
-        UnreachableError: If it does not answer.
+        UnreachableError: If it does not respond.
     """
     wanted = {number: each for number, each in enumerate(context.spec.datasets) if each.s3 is not None}
     return {number: await _digest(context, each) for number, each in wanted.items()}

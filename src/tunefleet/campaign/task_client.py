@@ -180,7 +180,7 @@ class CampaignTaskClient:
                 waits = progress.waits_in(found.tasks)
             except UnreachableError as error:
                 # Our own server is busy, or is shutting down, which cancels this task.
-                waits = f"for the server, which does not answer: {error.message}"
+                waits = f"for the server, which does not respond: {error.message}"
             except NotFoundError:
                 raise StepFailed(f"The workflow {workflow.id} ({workflow.name}) was removed.") from None
             else:

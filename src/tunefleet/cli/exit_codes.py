@@ -28,19 +28,19 @@ class ExitCode(IntEnum):
     OK = 0
     """Success."""
     FAILED = 1
-    """The awaited task or `control` command failed, or a check of `doctor`; or an error without a code of its own."""
+    """The awaited task or `control` command failed, or a check of `doctor`; or an error without its own code."""
     USAGE = 2
-    """The command line itself is wrong: an unknown command or option, a missing argument."""
+    """The command line is invalid: an unknown command or option, a missing argument."""
     INVALID = 3
     """A workflow file, a dataset, a model or a value is invalid; a retry will not help."""
     NOT_FOUND = 4
     """No resource has this id or name."""
     CONFLICT = 5
-    """The object is in a state that forbids the request, or a quota is used up."""
+    """The object is in a state that forbids the request, or a quota is exhausted."""
     DENIED = 6
     """No key, a wrong or revoked key, or a key without permission."""
     UNREACHABLE = 7
-    """The server, or something that it needs, does not answer, or asks to retry later."""
+    """The server, or something that it needs, does not respond, or asks to retry later."""
     MACHINE = 8
     """This machine lacks a port, disk space, a device or a package; or a data folder cannot be used."""
     CANCELLED = 9

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from datetime import UTC, datetime
 
+from tunefleet.observability import step_line
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -21,23 +23,17 @@ def size(size_bytes: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration, such as `0:42`, `1:05:00` or `3d 4h`."""
-    if seconds is None or not math.isfinite(seconds):
-        return "–"
-    total = max(0, round(seconds))
-    if total >= 2 * 86_400:
-        return f"{total // 86_400}d {total % 86_400 // 3600}h"
-    hours, rest = divmod(total, 3600)
-    return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
+    """Return a duration, such as `3m 20s`."""
+    return "–" if seconds is None or not math.isfinite(seconds) else step_line.duration(seconds)
 
 
 def step_time(seconds: float | None) -> str:
-    """Return how long a step takes, such as `151 ms`."""
+    """Return how long a step takes, such as `151ms`."""
     if seconds is None:
         return "–"
     if seconds < 0.01:
-        return f"{seconds * 1000:.1f} ms"
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+        return f"{seconds * 1000:.1f}ms"
+    return f"{seconds * 1000:.0f}ms" if seconds < 1 else f"{seconds:.2f}s"
 
 
 def age(moment: datetime | None, *, now: datetime | None = None) -> str:
@@ -45,10 +41,10 @@ def age(moment: datetime | None, *, now: datetime | None = None) -> str:
     if moment is None:
         return "–"
     seconds = max(0.0, ((now or datetime.now(UTC)) - moment).total_seconds())
-    for limit, unit, letter in ((90, 1, "s"), (5400, 60, "m"), (48 * 3600, 3600, "h")):
+    for limit, unit, letter in ((60, 1, "s"), (3600, 60, "m"), (86_400, 3600, "h")):
         if seconds < limit:
-            return f"{seconds / unit:.0f}{letter}"
-    return f"{seconds / 86_400:.0f}d"
+            return f"{seconds // unit:.0f}{letter}"
+    return f"{seconds // 86_400:.0f}d"
 
 
 def number(value: float | str | None) -> str:

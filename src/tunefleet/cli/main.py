@@ -47,7 +47,7 @@ class Root(LazyGroup):
         ),
         Entry("artifacts", "models.artifact_commands:app", "List and download the outputs of tasks.", WORK),
         Entry("export", "models.push:export", "Download a task's adapter or model, merged or as GGUF.", WORK),
-        Entry("push", "models.push:push", "Publish an adapter or model to the hub, a bucket or a folder.", WORK),
+        Entry("push", "models.push:push", "Publish an adapter or model to the Hub, a bucket or a folder.", WORK),
         Entry("data", "models.data_commands:app", "Upload datasets and models to the server.", WORK),
         Entry(
             "federation",

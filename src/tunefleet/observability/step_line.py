@@ -1,4 +1,4 @@
-"""Logged values of a Hugging Face Trainer as one readable line, and the dictionaries that it prints."""
+"""Logged values and durations as readable text, and the dictionaries that a Hugging Face Trainer prints."""
 
 from __future__ import annotations
 
@@ -47,6 +47,18 @@ def step_line(values: Mapping[str, Any], step: int | None = None, steps: int | N
             ),
         ]
     )
+
+
+def duration(seconds: float) -> str:
+    """Return a duration, such as `4.2s`, `3m 20s`, `1h 5m` or `3d 4h`; the web page writes the same."""
+    total = max(0, round(seconds))
+    if total < 10:
+        return f"{max(0.0, seconds):.1f}".removesuffix(".0") + "s"
+    for size, unit, below, small in ((86_400, "d", 3600, "h"), (3600, "h", 60, "m"), (60, "m", 1, "s")):
+        if total >= size:
+            rest = total % size // below
+            return f"{total // size}{unit} {rest}{small}" if rest else f"{total // size}{unit}"
+    return f"{total}s"
 
 
 def readable(line: str) -> str:

@@ -65,7 +65,7 @@ class Meters:
             PlatformCollector(registry=registry)
             GCCollector(registry=registry)
         self.kind = Bounded()
-        Info("tunefleet_server", "What the server is.", registry=registry).info({"version": tunefleet.__version__})
+        Info("tunefleet_server", "Version of the server.", registry=registry).info({"version": tunefleet.__version__})
         self._tasks(registry)
         self._traffic(registry)
         self._storing(registry)
@@ -123,7 +123,7 @@ class Meters:
             "tunefleet_offers_void", "Offers that no worker accepted in time.", registry=registry
         )
         self.workers_lost = Counter(
-            "tunefleet_workers_lost", "Workers that were lost because they stopped answering.", registry=registry
+            "tunefleet_workers_lost", "Workers that were lost because they stopped responding.", registry=registry
         )
 
     def _traffic(self, registry: CollectorRegistry) -> None:

@@ -198,7 +198,7 @@ def _unavailable(need: Requirement, worker: WorkerState) -> str | None:
     if worker.pulls:
         return "pulls the tasks of its key's owner when it polls"
     if not worker.present:
-        return "does not answer"
+        return "does not respond"
     if worker.closed is not None:
         return worker.closed
     if need.kind in worker.cordoned:

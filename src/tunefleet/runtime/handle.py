@@ -73,7 +73,7 @@ class JobHandle:
 
         Raises:
             ConflictError: If it does not accept commands: not training yet, or not any more.
-            UnreachableError: If it does not answer.
+            UnreachableError: If it does not respond.
         """
         endpoint = find_endpoint(self._endpoints_dir, self.job.job_id)
         if endpoint is None:
@@ -209,7 +209,7 @@ def end_leftovers(folder: JobFolder) -> bool:
     if same_boot and any(at is not None and process_identity.process_started_at(pid) == at for pid, at in known):
         return False
     for pid in locks.holders(folder.lock):
-        logger.warning("%s: killing process %d, which has outlived its trainer", folder.root.name, pid)
+        logger.warning("%s: killing process %d, which is still running after its trainer ended", folder.root.name, pid)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
     return True

@@ -42,7 +42,7 @@ def upgrade(wanted: object, *, who: str, ask: Callable[[str], str], ca_file: Pat
         InputError: If the version is invalid.
         ConflictError: If the environment must not be changed, or the server has another version.
         MachineError: If pip fails.
-        UnreachableError: If the server does not answer.
+        UnreachableError: If the server does not respond.
     """
     if wanted is not None and not (isinstance(wanted, str) and _VERSION.fullmatch(wanted)):
         raise InputError(f"{wanted!r} is not a version.", hint="Use for example 1.2.3.")

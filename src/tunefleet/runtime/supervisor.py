@@ -122,7 +122,7 @@ class Supervisor:
             reply = self._warm.start(folder.root)
             if reply is not None:
                 return reply
-            cold = "the fork server did not answer"
+            cold = "the fork server did not respond"
         logger.info("Cold start of job(%s): %s", job["job_id"], cold)
         return self._start_cold(folder, job)
 
@@ -140,7 +140,7 @@ class Supervisor:
             return reply
         # Killed, so that it does not start after the launch has been reported as failed.
         parent.kill()
-        message = f"Cannot start job {job['job_id']}: its parent process does not answer; see its train.log."
+        message = f"Cannot start job {job['job_id']}: its parent process does not respond; see its train.log."
         return {"ok": False, "code": "silent", "message": message}
 
     def _adopted(self, path: Path) -> JobHandle | None:

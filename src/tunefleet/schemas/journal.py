@@ -67,7 +67,7 @@ class ProgressRecord(Record):
     """Progress of a job, at most once per second. The server keeps only the newest record.
 
     Args:
-        phase: `loading`, `fetching 37 of 90 MB` (of a model from the hub), `training`, `evaluating`, `saving`,
+        phase: `loading`, `fetching 37 of 90 MB` (of a model from the Hub), `training`, `evaluating`, `saving`,
             `finishing`, or a phase of another task type; `yielded` while its process is stopped because another process
             uses its GPU.
         step_time_s: Smoothed duration of an optimizer step.

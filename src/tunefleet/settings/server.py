@@ -66,7 +66,7 @@ class ServerSettings(RedisSettings, TlsSettings, ClusterSettings):
     storage_limit_bytes: int | None = Field(
         default=None, gt=0, validation_alias=variable("TUNEFLEET_STORAGE_LIMIT_BYTES")
     )
-    """Limit in bytes for all files together; uploads beyond it are rejected with 507. The server warns from 90 % on."""
+    """Limit in bytes for all files together; uploads beyond it are rejected with 507. The server warns from 90% on."""
     garbage_grace_s: float = Field(default=3600.0, ge=0.0, validation_alias=variable("TUNEFLEET_GARBAGE_GRACE_S"))
     """Seconds for which an unreferenced file, or an unfinished upload to the object store, is kept before it is
     removed."""
@@ -193,7 +193,7 @@ class ServerSettings(RedisSettings, TlsSettings, ClusterSettings):
     hub_endpoint: str = Field(default="https://huggingface.co", validation_alias=variable("HF_ENDPOINT"))
     """Hub from which model configurations that are not in the cache are fetched."""
     hub_offline: bool = Field(default=False, validation_alias=variable("HF_HUB_OFFLINE"))
-    """Send no requests to the hub."""
+    """Send no requests to the Hub."""
     peer_url: str | None = Field(default=None, pattern=_WEB, validation_alias=variable("TUNEFLEET_PEER_URL"))
     """URL at which other servers on the same database reach this one; default: the address that it listens on, unless
     that is a wildcard address."""

@@ -28,7 +28,7 @@ class CacheSettings(ProcessSettings):
     """Hugging Face's cache and token, mostly in its own variables."""
 
     hub_cache: Path | None = Field(default=None, validation_alias=variable("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"))
-    """Cache of models and datasets from the hub; default: `hub` in `HF_HOME`. Workers that have a task's model or
+    """Cache of models and datasets from the Hub; default: `hub` in `HF_HOME`. Workers that have a task's model or
     dataset are preferred."""
     hf_home: Path | None = Field(default=None, validation_alias=variable("HF_HOME"))
     """Hugging Face's home folder; default: `huggingface` in `XDG_CACHE_HOME`."""
@@ -51,7 +51,7 @@ class CacheSettings(ProcessSettings):
 
     @property
     def hub_dir(self) -> Path:
-        """Folder of the hub cache."""
+        """Folder of the Hub cache."""
         return (self.hub_cache or (self.hf_home or self.cache_home / "huggingface") / "hub").expanduser()
 
 
@@ -183,7 +183,7 @@ class WorkerSettings(
     job_slots: int = Field(default=1, ge=0, validation_alias=variable("TUNEFLEET_JOB_SLOTS"))
     """Maximum number of jobs that run at the same time; 0 accepts no training tasks."""
     light_slots: int = Field(default=32, ge=0, validation_alias=variable("TUNEFLEET_LIGHT_SLOTS"))
-    """Maximum number of concurrent inline tasks, which need no process of their own, such as `echo`."""
+    """Maximum number of concurrent inline tasks, which need no separate process, such as `echo`."""
     warm_start: bool = Field(default=True, validation_alias=variable("TUNEFLEET_WARM_START"))
     """Keep the training libraries imported in a fork server, so that jobs start in under a second."""
     warm_idle_s: float = Field(default=1800.0, gt=0, validation_alias=variable("TUNEFLEET_WARM_IDLE_S"))

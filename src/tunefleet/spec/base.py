@@ -30,9 +30,9 @@ from tunefleet.validation_errors import UNKNOWN_KEY, message
 _SECRET = re.compile(r"\$\{secret:[^{}]*\}|\$\$\{")
 _HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _HUB_NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*")
-# No `..` and no leading slash: the hub library builds cache paths from a revision.
+# No `..` and no leading slash: the Hub library builds cache paths from a revision.
 _REVISION: Final = re.compile(r"(?!.*\.\.)[A-Za-z0-9_](?:[A-Za-z0-9_.+@-]|/(?=[A-Za-z0-9_])){0,254}")
-# Patterns that no hub id matches, and the error text for each.
+# Patterns that no Hub id matches, and the error text for each.
 _NO_HUB_ID: Final = (
     (re.compile(r"\\|^[A-Za-z]:"), "is a Windows path"),
     (re.compile("://"), "is a URL"),
@@ -251,12 +251,12 @@ def is_url(value: str) -> bool:
 
 
 def is_written_as_path(value: str) -> bool:
-    """Whether a string can only be a path and not a hub id: it starts with `./`, `../`, `/` or `~`."""
+    """Whether a string can only be a path and not a Hub id: it starts with `./`, `../`, `/` or `~`."""
     return value in {".", ".."} or value.startswith(("./", "../", "/", "~"))
 
 
 def hub_id_error(value: str) -> str | None:
-    """Return why a string cannot be a hub id (`NAME` or `ORG/NAME`); `None` if it can."""
+    """Return why a string cannot be a Hub id (`NAME` or `ORG/NAME`); `None` if it can."""
     if is_written_as_path(value):
         return "is a path"
     found = ((pattern.search(value), text) for pattern, text in _NO_HUB_ID)
@@ -264,7 +264,7 @@ def hub_id_error(value: str) -> str | None:
 
 
 def is_revision(value: str) -> bool:
-    """Whether a string may be a branch, tag or commit that is safe as a path in the hub library's cache."""
+    """Whether a string may be a branch, tag or commit that is safe as a path in the Hub library's cache."""
     return _REVISION.fullmatch(value) is not None
 
 
@@ -274,12 +274,12 @@ def _revision(value: str) -> str:
     return value
 
 
-# A branch, tag or commit of a hub repository.
+# A branch, tag or commit of a Hub repository.
 Revision = Annotated[Text, AfterValidator(_revision)]
 
 
 def is_hub_name(value: str) -> bool:
-    """Whether a string may be the name of a hub repository, such as `org/name`."""
+    """Whether a string may be the name of a Hub repository, such as `org/name`."""
     return _HUB_NAME.fullmatch(value) is not None
 
 
@@ -391,5 +391,5 @@ def _known(what: str, names: tuple[str, ...]) -> Callable[[str], str]:
 
 ABuiltinModel: Final = AfterValidator(_known("model", BUILTIN_MODELS))
 ABuiltinDataset: Final = AfterValidator(_known("dataset", BUILTIN_DATASETS))
-# A hub id, a local path or `builtin:NAME`.
+# A Hub id, a local path or `builtin:NAME`.
 ModelName = Annotated[Text, ABuiltinModel]

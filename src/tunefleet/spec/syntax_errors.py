@@ -278,7 +278,7 @@ def _unexpected_token(place: _Place) -> Fault | None:
         message = f"the line is indented by {_spaces(deep)}, which matches no block above it"
         return place.fault(message, f"indent it by {known} spaces, like the keys that it belongs to")
     if place.written.lstrip().startswith("- "):
-        hint = "put the list under a key of its own, or write the entry as `key: value`"
+        hint = "put the list under its own key, or write the entry as `key: value`"
         return place.fault("a list entry (`- `) is among the keys of a mapping", hint)
     if "'-' indicator" in place.problem:
         return place.fault("a key is among the entries of a list", "start the line with `- `, or indent it less")

@@ -93,7 +93,7 @@ class EphemeralWorkerOptions:
     def _given_up(self, *, registered: bool) -> MachineError:
         if not registered:
             return MachineError(
-                f"The server did not answer for {self.patience_s:g} s: releasing the node.",
+                f"The server did not respond for {self.patience_s:g} s: releasing the node.",
                 hint="Set TUNEFLEET_NODES_URL on the server to the address at which nodes reach it.",
             )
         return MachineError(

@@ -215,7 +215,7 @@ class Exchanger:
 def register_patiently(
     delegate: ExchangeDelegate, stop: threading.Event, *, before_sleep: Callable[[RetryCallState], None] | None = None
 ) -> RegisterReply | None:
-    """Register with exponential backoff and jitter while the server does not answer; None if stopped."""
+    """Register with exponential backoff and jitter while the server does not respond; None if stopped."""
     first, longest = _BACKOFF_S
     try:
         for attempt in Retrying(

@@ -257,7 +257,7 @@ def _reach(settings: WorkerSettings) -> Callable[[], str | None]:
     def look() -> str | None:
         if answers(settings.server_url):
             return None
-        why = f"the server does not answer at {settings.server_url}, from where files of tasks are fetched"
+        why = f"the server does not respond at {settings.server_url}, from where files of tasks are fetched"
         return f"{why}; set TUNEFLEET_SERVER_URL on the worker"
 
     return look

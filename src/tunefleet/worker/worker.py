@@ -260,7 +260,7 @@ class Worker:
                     self._link.exchange(last)
         except TunefleetError as error:
             self._unheard = self.registered and isinstance(error, UnreachableError)
-            logger.warning("Could not sign off; the server will declare this worker lost: %s", error)
+            logger.warning("Could not deregister; the server will declare this worker lost: %s", error)
 
     def _pass_on(self, reply: ExchangeReply) -> None:
         """Forward a reply to its attempts; light tasks only get their desired state."""

@@ -19,7 +19,7 @@
     ray_nodes        Ray clusters with a worker on each node: a Ray job, not a Tunefleet job
     runpod           the handler on RunPod machines
     assets           the model, datasets and examples that ship with the package
-    common           job and outputs, hub models and files, checks of uploaded content
+    common           job and outputs, Hub models and files, checks of uploaded content
 
 Depends on the job folder and on `trainer_control`, never on the server, the worker or a queue. Unusable data, models
 and values raise an error with one sentence for the user.

@@ -1,4 +1,4 @@
-"""The configuration of a model is read from the hub, once."""
+"""The configuration of a model is read from the Hub, once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What campaigns read from the hub and put there, over real HTTP: whole models that were made, a base's tokenizer."""
+"""What campaigns read from the Hub and put there, over real HTTP: whole models that were made, a base's tokenizer."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ async def test_a_whole_model_is_taken_as_it_is_and_a_copy_is_published(hub: Hub,
     assert "publishing" in cycle.told
 
 
-@pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")  # of the hub's client to its own
+@pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")  # of the Hub's client to its own
 async def test_a_whole_model_is_copied_into_our_account_also_where_runpod_merges(hub: Hub) -> None:
     cycle = Played("m/whole", merge={"on": "runpod"})
     await cycle.do(WaitStep())
@@ -198,7 +198,7 @@ async def test_a_whole_model_that_is_published_nowhere_stays_the_one_that_was_me
     assert (base.repo, base.revision, base.version) == ("m/whole", COMMIT, 1)
 
 
-@pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")  # of the hub's client to its own
+@pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")  # of the Hub's client to its own
 async def test_a_model_with_its_tokenizer_goes_to_the_hub_once(hub: Hub) -> None:
     cycle = Played(tokenizer_id="org/words")
     made = {"artifact_id": "artifact-1", "digest": "sha256:1"}
@@ -219,7 +219,7 @@ def model_in(folder: Path, *names: str) -> Path:
     return folder
 
 
-@pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")  # of the hub's client to its own
+@pytest.mark.filterwarnings("ignore:Use 'content=<...>':DeprecationWarning")  # of the Hub's client to its own
 @pytest.mark.parametrize("on_hub", [False, True])
 def test_a_model_that_is_published_over_another_leaves_none_of_its_weights(
     hub: Hub, tmp_path: Path, on_hub: bool

@@ -51,7 +51,7 @@ PATIENCE_S = 300.0
 
 @dataclass(frozen=True)
 class Place:
-    """What a merge meets: RunPod, the hub, and the folder of the container."""
+    """What a merge meets: RunPod, the Hub, and the folder of the container."""
 
     jobs: Jobs
     hub: Hub
@@ -205,7 +205,7 @@ async def test_what_fails_has_its_sentence_and_no_token_is_told(place: Place, tm
     place.hub.repos["org/hidden"] = Repo(private=True)
     with pytest.raises(StepFailed, match=r"has no access to .*org/none.*HF_TOKEN"):
         await place.merged("org/fitting", "org/none")
-    with pytest.raises(StepFailed, match=r"org/nothing holds neither an adapter"):
+    with pytest.raises(StepFailed, match=r"org/nothing contains neither an adapter"):
         await place.merged("org/nothing", "org/base")
     with pytest.raises(StepFailed, match=r"has no access to .*org/hidden.*HF_TOKEN"):
         await place.merged("org/hidden", "org/base", hf_token=SecretStr("hf_of_somebody_else"))

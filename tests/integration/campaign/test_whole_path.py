@@ -1,5 +1,5 @@
 """Whole cycles at Gradients: real server, worker, HTTP, S3, training, evaluation and merge; doubles of Gradients' API
-and of the hub hold what is outside.
+and of the Hub hold what is outside.
 
 The candidates are trained here, as somebody at the provider would: on right answers, and on answers that were shuffled
 among the questions.
@@ -99,7 +99,7 @@ class Outside:
         return client.artifacts.fetch(left.id, self.folder / f"{name}-{left.kind}")
 
     def upload(self, repo: str, folder: Path, **changes: bytes) -> None:
-        """Put a folder into a public repository of the hub, as a trainer of the provider would."""
+        """Put a folder into a public repository of the Hub, as a trainer of the provider would."""
         files = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
         self.hub.repos[repo] = Repo(branches={"main": {**files, **changes}})
 
@@ -236,7 +236,7 @@ def test_what_was_trained_on_shuffled_answers_is_refused_and_what_is_better_prom
         api.statuses = ["success"]
         _check_promoted(outside, client, order)
 
-        # The hub's repository is private, and Gradients could not begin with it.
+        # The Hub's repository is private, and Gradients could not begin with it.
         assert "reads public repositories only" in held(client)
         assert len(api.tasks) == 1, "nothing is ordered that could not begin"
         hub.repos[f"tester/{NAME}-0"].private = False
@@ -288,7 +288,7 @@ def _check_promoted(outside: Outside, client: Client, order: Mapping[str, Any]) 
     log = said(client)
     assert f"was already placed: {task['id']}" in log
     for name in ("gone", "broken"):
-        assert f"a candidate cannot be evaluated, and is left out: h-{name} (miner/{name}): " in log
+        assert f"a candidate cannot be evaluated and is skipped: h-{name} (miner/{name}): " in log
     assert "The weights of the adapter" in log
     chosen = outcome(cycle, "select")
     assert chosen["candidate"]["ref"] == "miner/good"

@@ -119,7 +119,7 @@ def test_a_dry_run_says_what_runs_at_the_same_time(cli: Cli, hand: HandWorker, t
     spread.write_text(f"apiVersion: tunefleet/v1\nmetadata: {{name: spread}}\nspec:\n  {shards}")
     said = " ".join(cli("submit", spread, "--dry-run").out.split())
     assert "spread (echo) runs on by-hand: 3 of 3 at the same time" in said
-    assert "Up to 3 tasks and parts run at the same time; the online workers have room for all of them." in said
+    assert "Up to 3 tasks and parts run at the same time; the online workers can run all of them." in said
 
 
 def test_workers_show_how_busy_they_are(cli: Cli, client: Client, hand: HandWorker) -> None:

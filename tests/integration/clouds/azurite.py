@@ -61,7 +61,7 @@ class Azurite:
                 self.service.create_container(CONTAINER)
             except AzureError:
                 assert self._process.poll() is None, self._log.read_text()
-                assert time.monotonic() < deadline, f"Azurite does not answer\n{self._log.read_text()}"
+                assert time.monotonic() < deadline, f"Azurite does not respond\n{self._log.read_text()}"
                 time.sleep(0.05)
             else:
                 return self

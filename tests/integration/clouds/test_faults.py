@@ -120,14 +120,14 @@ def test_what_is_wrong_is_named(
     for none in ("nonsense", "AccountName=a;BlobEndpoint=http://127.0.0.1:9/a"):
         with pytest.raises(MachineError, match="AZURE_STORAGE_CONNECTION_STRING contains no account key"):
             AzureStore(tmp_path, replace(container, connection=none))
-    with pytest.raises(UnreachableError, match="az://artifacts does not answer"):
+    with pytest.raises(UnreachableError, match="az://artifacts does not respond"):
         AzureStore(
             tmp_path,
             replace(container, connection=container.connection.replace(azure_server.endpoint, "http://127.0.0.1:9/a")),
         )
     with pytest.raises(MachineError, match=r"gs://nowhere cannot be used: NoSuchBucket\. Make it"):
         GcsStore(tmp_path, replace(bucket, name="nowhere"))
-    with pytest.raises(UnreachableError, match="gs://artifacts does not answer"):
+    with pytest.raises(UnreachableError, match="gs://artifacts does not respond"):
         GcsStore(tmp_path, replace(bucket, endpoint="http://127.0.0.1:9"))
     (tmp_path / "key.json").write_text("{}")
     with pytest.raises(MachineError, match="is not a service account key"):

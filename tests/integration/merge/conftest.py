@@ -44,7 +44,7 @@ Merge = Callable[..., Ended]
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Served]:
-    """A double of the hub, which this process asks."""
+    """A double of the Hub, which this process asks."""
     with asked(monkeypatch, tmp_path / "cache") as made:
         yield made
 

@@ -1,4 +1,4 @@
-"""The double of the hub, as the one that this process and its children ask."""
+"""The double of the Hub, as the one that this process and its children ask."""
 
 from __future__ import annotations
 

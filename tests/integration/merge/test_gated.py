@@ -1,4 +1,4 @@
-"""Gated and private models, against a double of the hub that answers as the hub does."""
+"""Gated and private models, against a double of the Hub that answers as the Hub does."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_an_adapter_of_the_hub_is_fetched_by_a_merge_and_by_what_answers(
     assert (Path(found.path) / "adapter_config.json").read_bytes() == (adapter / "adapter_config.json").read_bytes()
     refused = merge(base, {"path": "org/none"}, inputs={"model.adapters.0.path": None})
     assert refused.code == 2
-    assert "There is no model 'org/none' on the hub" in (refused.status.error or "")
+    assert "There is no model 'org/none' on the Hub" in (refused.status.error or "")
 
 
 def test_a_commit_of_an_adapter_is_taken_whatever_is_there_by_now(

@@ -133,7 +133,7 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (lambda folder: (folder / "config.json").write_text("{"), "config.json cannot be read"),
     (lambda folder: edit(folder / "config.json", vocab_size=2050), "vocab_size: 2050, its embeddings have 2048"),
     (lambda folder: edit(folder / "generation_config.json", eos_token_id=[1, 2048]), "eos_token_id: 2048"),
-    (_one_token_more, "'<one-too-many>' at 2048, and the model has embeddings for 2048"),
+    (_one_token_more, "'<one-too-many>' at 2048, but the model has embeddings for 2048"),
     (_no_template, "has no chat template, and the rows are chats"),
     (_one_less, "lack model.layers.1.mlp.up_proj.weight"),
     (_not_a_number, "not finite"),

@@ -69,7 +69,7 @@ class PostgresProcess:
                 with self.connect():
                     return self
             except psycopg.OperationalError:
-                assert time.monotonic() < deadline, "PostgreSQL does not answer"
+                assert time.monotonic() < deadline, "PostgreSQL does not respond"
                 assert self._process.poll() is None, (self.folder / "log").read_text()
                 time.sleep(0.02)
 

@@ -74,7 +74,7 @@ class RayCluster:
             f"--dashboard-port={self._dashboard}",
             f"--ray-client-server-port={self._port()}",
         )
-        self._wait(lambda: self._said("/api/version"), "the dashboard does not answer")
+        self._wait(lambda: self._said("/api/version"), "the dashboard does not respond")
         if not self._autoscaled:
             self.join()
         return self

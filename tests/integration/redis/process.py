@@ -59,7 +59,7 @@ class RedisProcess:
                 with self.client as client:
                     client.ping()
             except RedisError:
-                assert time.monotonic() < deadline, "redis-server does not answer"
+                assert time.monotonic() < deadline, "redis-server does not respond"
                 assert self._process.poll() is None, "redis-server ended"
                 time.sleep(0.02)
             else:

@@ -162,7 +162,7 @@ def test_fault_05_no_attempt_is_spent_while_redis_is_away(site: Start, redis_ser
     once = ECHO.replace("taskType: echo", "taskType: echo, retry: {max_attempts: 1}")
     ids = [here.submit(once) for _ in range(3)]
     log = here.folder / "results-patient" / "worker.log"
-    until(lambda: "does not answer" in log.read_text(), "the worker's notice")
+    until(lambda: "does not respond" in log.read_text(), "the worker's notice")
     redis.start()
     until(lambda: all(here.client.tasks.get(task_id).finished_at for task_id in ids), "the tasks' end")
     tasks = [here.client.tasks.get(task_id) for task_id in ids]

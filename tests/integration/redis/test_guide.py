@@ -170,6 +170,6 @@ def test_a_worker_that_does_not_reach_the_files_takes_no_task_that_needs_them(
     until(lambda: here.completed(light), "a task without files")
     task_id = with_a_file(here)
     why = until(lambda: here.client.tasks.get(task_id).why, "a reason")
-    assert "the server does not answer at http://127.0.0.1:9, from where files of tasks are fetched" in why
+    assert "the server does not respond at http://127.0.0.1:9, from where files of tasks are fetched" in why
     assert "set TUNEFLEET_SERVER_URL on the worker" in why
     assert here.status(task_id) == "queued"

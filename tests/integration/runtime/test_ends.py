@@ -36,7 +36,7 @@ def test_a_job_runs_to_its_end_and_leaves_everything_to_read(launch: Launch) -> 
         ("fail", {"error": "input"}, TaskReason.BAD_INPUT, "The dataset has no rows."),
         ("fail", {"error": "memory"}, TaskReason.OUT_OF_MEMORY, "no memory for a tensor"),
         ("fail", {"error": "disk"}, TaskReason.DISK_FULL, "disk is full"),
-        ("fail", {"error": "network"}, TaskReason.NETWORK, "The hub does not answer."),
+        ("fail", {"error": "network"}, TaskReason.NETWORK, "The Hub does not respond."),
         ("fail", {"error": "bug"}, TaskReason.BUG, "ZeroDivisionError: division by zero"),
         ("die", {"number": int(signal.SIGKILL)}, TaskReason.KILLED, "SIGKILL"),
         ("die", {"number": int(signal.SIGSEGV)}, TaskReason.CRASHED, "SIGSEGV"),

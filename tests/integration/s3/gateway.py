@@ -146,7 +146,7 @@ class Gateway:
             try:
                 httpx.get(self.endpoint, trust_env=False)
             except httpx.TransportError:
-                assert time.monotonic() < deadline, f"the gateway does not answer\n{self._said()}"
+                assert time.monotonic() < deadline, f"the gateway does not respond\n{self._said()}"
                 assert all(each.poll() is None for each in self._started), f"a part has ended\n{self._said()}"
                 time.sleep(0.1)
             else:

@@ -57,7 +57,7 @@ def test_what_is_wrong_is_named(s3_server: Gateway, tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="refuses the key") as refused:
         store(s3_server.endpoint, secret_key="wrong-secret-000").put(path, "k", "application/json")
     assert "wrong-secret-000" not in f"{refused.value} {refused.value.detail}"
-    with pytest.raises(UnreachableError, match="does not answer"):
+    with pytest.raises(UnreachableError, match="does not respond"):
         store("http://127.0.0.1:9").size("k")
     with pytest.raises(MachineError, match="is invalid"):
         store("http://")

@@ -60,7 +60,7 @@ def until(condition: Callable[[], object], what: str) -> None:
 def start(
     small: Path, tmp_path: Path, free_port: Callable[[], int]
 ) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
-    """Start workers on the folder, whose server does not answer; they are gone afterwards."""
+    """Start workers on the folder, whose server does not respond; they are gone afterwards."""
     begun = []
     environment = {
         **os.environ,

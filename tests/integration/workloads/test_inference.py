@@ -182,7 +182,7 @@ def test_an_adapter_of_another_model_is_refused(infer: Infer, adapter: Path, tmp
     empty = tmp_path / "empty"
     empty.mkdir()
     ended = infer(inputs={"checkpoint.load.path": str(empty)}, checkpoint=load)
-    assert "holds neither a model (config.json) nor an adapter" in (ended.status.error or "")
+    assert "contains neither a model (config.json) nor an adapter" in (ended.status.error or "")
 
 
 def test_a_killed_run_asks_only_what_has_no_answer(
@@ -275,7 +275,7 @@ def test_a_prompt_that_is_too_long_is_named_and_the_others_are_answered(infer: I
     data = {"type": "list", "items": ["short", "long " * 2000, "brief"]}
     result = infer(data=data).result
     assert [item["output"] is None for item in result["items"]] == [False, True, False]
-    assert "tokens, and the model knows 256" in result["items"][1]["error"]
+    assert "tokens, but the model supports 256" in result["items"][1]["error"]
     assert result["usage"]["failed"] == 1
     ended = infer(data={"type": "list", "items": ["long " * 2000]})
     assert ended.status.error_kind == "input"
@@ -330,5 +330,5 @@ def test_vllm_is_asked_for_and_not_there(
     monkeypatch.setenv("TUNEFLEET_ENVS_DIR", str(tmp_path / "envs"))
     model = {"source": {"identifier": str(tiny_model)}, "vllm": {"max_model_len": 64}}
     ended = infer(model=model)
-    assert "The spec has a block model.vllm, and vLLM cannot run here." in (ended.status.error or "")
+    assert "The spec has a model.vllm block, but vLLM cannot run here." in (ended.status.error or "")
     assert infer().result["engine"] == "transformers"

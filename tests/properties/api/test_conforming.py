@@ -63,7 +63,7 @@ def _agrees(admin: httpx.Client, asked: Asked) -> None:
     document = admin.get("/openapi.json").json()
     told = ask(asked, operations(document))
     wrong = "\n".join(f"{what}\n    {request}" for what, request in told.wrong.items())
-    assert not wrong, f"The server does not answer as its document says:\n{wrong}"
+    assert not wrong, f"The server does not respond as its document says:\n{wrong}"
     assert len(told.sent) == sum(len(methods) for methods in document["paths"].values())
     assert [name for name, count in told.sent.items() if count == 0] == []
     reading = {name for name in told.sent if name.startswith("GET ")}

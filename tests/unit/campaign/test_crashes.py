@@ -64,7 +64,7 @@ async def test_a_crash_costs_nothing(lab: Lab) -> None:
 
 
 async def test_an_order_that_cannot_be_asked_for_is_not_placed_again(lab: Lab) -> None:
-    shop = Shop(find_error=UnreachableError("The provider does not answer."))
+    shop = Shop(find_error=UnreachableError("The provider does not respond."))
     id_ = await made(lab)
     with pytest.raises(Crash):
         await engine(lab, shop, Points(_number_of("after billing"))).advance(id_)

@@ -84,7 +84,7 @@ def _task(status: str, why: str | None = None) -> Any:
 
 
 FULL = "waiting for a worker: task-1 is queued (worker-1 is full); checked every 0 s until it changes"
-GONE = "waiting for the server, which does not answer: Refused.; checked every 0 s until it changes"
+GONE = "waiting for the server, which does not respond: Refused.; checked every 0 s until it changes"
 
 
 @pytest.mark.parametrize(

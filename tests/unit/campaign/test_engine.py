@@ -104,7 +104,7 @@ async def test_a_failure_is_tried_again_after_a_while_that_doubles(lab: Lab) -> 
         (StepName.EVALUATE, CycleFailed("no candidate can be measured"), "running"),
         (StepName.SELECT, CycleFailed("no candidate"), "running"),
         (StepName.MERGE, CycleFailed("cannot be merged"), "running"),
-        (StepName.DATA, UnreachableError("the hub is away"), "running"),
+        (StepName.DATA, UnreachableError("the Hub is away"), "running"),
     ],
 )
 async def test_what_is_paid_for_is_not_given_up(lab: Lab, step: StepName, error: TunefleetError, status: str) -> None:
@@ -264,7 +264,7 @@ async def test_the_sleep_between_two_cycles_is_said_with_its_end(lab: Lab, kille
         await CampaignRepository(lab.core).release(state)
     await run(lab, id_, Shop())
     texts = [each.text for each in (await history.read_log(lab.core, lab.admin, id_)).lines]
-    said = "the cycle is complete; the next one opens in 5 h 0 min, until 2027-01-15 13:00 UTC"
+    said = "the cycle is complete; the next one opens in 5h, until 2027-01-15 13:00 UTC"
     assert texts[-1] == said
 
 
@@ -312,7 +312,7 @@ async def test_a_task_that_cannot_be_cancelled_is_tried_again_after_a_while_and_
     await service.stop(lab.core, lab.admin, id_)
 
     async def away(self: Played, ticket: str) -> None:
-        raise UnreachableError("The provider does not answer.")
+        raise UnreachableError("The provider does not respond.")
 
     with monkeypatch.context() as patched:
         patched.setattr(Played, "cancel", away)
@@ -326,7 +326,7 @@ async def test_a_task_that_cannot_be_cancelled_is_tried_again_after_a_while_and_
             lab.clock.advance(pause_s * 0.4)
     lines = (await history.read_log(lab.core, lab.admin, id_)).lines
     assert (
-        "could not be cancelled, and may still be running at its provider: The provider does not answer."
+        "could not be cancelled, and may still be running at its provider: The provider does not respond."
         in lines[-1].text
     )
     (left,) = await repository.to_cancel()

@@ -38,9 +38,9 @@ def test_a_higher_accuracy_is_promoted() -> None:
 @pytest.mark.parametrize(
     ("found", "why"),
     [
-        (difference(-0.5, -1.1, 0.1), "not surely better"),
-        (difference(0.0, 0.0, 0.0), "not surely better"),
-        (difference(0.4, 0.3, 0.5), "not surely better"),
+        (difference(-0.5, -1.1, 0.1), "not significantly better"),
+        (difference(0.0, 0.0, 0.0), "not significantly better"),
+        (difference(0.4, 0.3, 0.5), "not significantly better"),
         (difference(-0.5, None, None), "not comparable"),
         (None, "not comparable"),
         (difference(-math.inf, -math.inf, -1.0), "not measurable"),

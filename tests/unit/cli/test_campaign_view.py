@@ -63,9 +63,9 @@ SOON = NOW + timedelta(minutes=9)
     ("cycle", "said"),
     [
         ({"waiting": "training"}, "merge: training"),
-        ({"waiting": "training", "retry_at": SOON}, "merge: training; next check in 9:00"),
-        ({"error": "It failed.", "tries": 2, "retry_at": SOON}, "merge failed 2 times; retry in 9:00: It failed."),
-        ({"error": NEEDS, "tries": 1, "retry_at": SOON}, f"{NEEDS} (merge failed 1 time; retry in 9:00)"),
+        ({"waiting": "training", "retry_at": SOON}, "merge: training; next check in 9m"),
+        ({"error": "It failed.", "tries": 2, "retry_at": SOON}, "merge failed 2 times; retry in 9m: It failed."),
+        ({"error": NEEDS, "tries": 1, "retry_at": SOON}, f"{NEEDS} (merge failed 1 time; retry in 9m)"),
     ],
 )
 def test_a_wait_has_its_end_and_what_a_person_has_to_type_is_in_front(cycle: dict[str, Any], said: str) -> None:

@@ -241,7 +241,7 @@ def test_why_nothing_comes_is_told_once_and_is_no_answer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def waits(request: ChatRequest) -> Iterator[ChatPiece]:
-        yield ChatPiece(waiting="The worker does not answer.")
+        yield ChatPiece(waiting="The worker does not respond.")
         assert telling.wait(60)
         yield ChatPiece(waiting="")
         yield from echo(request)
@@ -256,7 +256,7 @@ def test_why_nothing_comes_is_told_once_and_is_no_answer(
     monkeypatch.setattr(streaming_output, "_EVERY_S", 0.001)
     terminal_chat.ask_once(talk_of(FakeClient(waits), "base"), "Hello?", as_json=False)
     written = capsys.readouterr()
-    assert written.err == "The worker does not answer. Waiting…\n"
+    assert written.err == "The worker does not respond. Waiting…\n"
     assert written.out == "base heard Hello?\n"
 
 

@@ -159,7 +159,7 @@ def test_what_was_skipped_for_anothers_sake_says_so_and_the_last_that_ran_is_sho
              finished_at=after_s(65)),
     )  # fmt: skip
     lines = text.splitlines()
-    assert lines[1].strip() == "2 completed, 2 skipped; took 1:05", "parts count with their whole"
+    assert lines[1].strip() == "2 completed, 2 skipped; took 1m 5s", "parts count with their whole"
     assert lines[3].split() == ["STAGE", "TASK", "STATUS", "WORKER", "DURATION", "NOTE"], "nobody has progress"
     rows = {line.split()[0]: line for line in lines[4:10]}
     assert "2 workers" in rows["all"]

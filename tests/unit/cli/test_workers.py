@@ -1,4 +1,4 @@
-"""Workers on the terminal: those that do not answer, and facts that are not known."""
+"""Workers on the terminal: those that do not respond, and facts that are not known."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def verdict(worker_id: str, reason: str) -> WorkerVerdict:
 def test_of_a_worker_that_does_not_answer_the_way_out_is_told(
     gone: list[str], told: str | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    why._workers([verdict("lab-1", "has no GPU"), *(verdict(each, "does not answer") for each in gone)])
+    why._workers([verdict("lab-1", "has no GPU"), *(verdict(each, "does not respond") for each in gone)])
     said = capsys.readouterr().out
     assert (told in said) if told else ("workers rm" not in said)
 

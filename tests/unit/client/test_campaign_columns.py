@@ -1,4 +1,4 @@
-"""Columns that a campaign names are looked for in its local files, and ids are held to the rules of the hub."""
+"""Columns that a campaign names are looked for in its local files, and ids are held to the rules of the Hub."""
 
 from __future__ import annotations
 

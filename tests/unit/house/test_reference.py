@@ -96,7 +96,7 @@ def test_lifecycle_lists_what_a_federation_and_its_rounds_may_become(
 
 
 def test_lifecycle_lists_why_a_round_changes_and_what_becomes_of_an_update() -> None:
-    written = {_words(row[0])[0]: _words(row[1])[0] for row in _under("lifecycle.md", "Why a round changes")}
+    written = {_words(row[0])[0]: _words(row[1])[0] for row in _under("lifecycle.md", "Round reason")}
     assert written == {reason.value: status.value for reason, status in round_.OUTCOMES.items()}
     assert [_words(row[0])[0] for row in _under("lifecycle.md", "Update")] == list(get_args(UpdateState))
 

@@ -137,7 +137,7 @@ async def test_who_waits_is_told_that_the_worker_is_silent_and_that_it_is_back(l
     pieces = sessions.pieces(lab.core, lab.admin, turn)
     assert (await anext(pieces)).waiting == "The worker is loading the model."
     lab.clock.advance(16)
-    assert (await anext(pieces)).waiting == "The worker does not answer."
+    assert (await anext(pieces)).waiting == "The worker does not respond."
     (given,) = (await sessions.poll(lab.core, attempt, READY)).turns
     assert (await anext(pieces)).waiting == "", "it is back"
     # One that asks for turns is there, however long it computes.
@@ -146,7 +146,7 @@ async def test_who_waits_is_told_that_the_worker_is_silent_and_that_it_is_back(l
     await sessions.receive_piece(lab.core, attempt, given.id, ChatPiece(text="Good "))
     assert await anext(pieces) == ChatPiece(text="Good ")
     lab.clock.advance(16)
-    assert (await anext(pieces)).waiting == "The worker does not answer."
+    assert (await anext(pieces)).waiting == "The worker does not respond."
 
 
 async def test_who_waits_is_told_that_the_task_does_not_run(lab: Lab) -> None:

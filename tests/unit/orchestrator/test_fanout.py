@@ -1,4 +1,4 @@
-"""Tasks that are spread over workers: how many parts, one result of theirs, and what an end of one means."""
+"""Tasks that are spread across workers: how many parts, one result of theirs, and what an end of one means."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ async def test_a_whole_takes_no_commands_and_a_part_goes_with_its_whole(pipe: Pi
     core, admin = pipe.lab.core, pipe.lab.admin
     flow = await pipe.submit(stage("all", spec=spread(2)))
     whole, part = flow.tasks[0].id, (await pipe.task(flow, "all#0")).id
-    with pytest.raises(ConflictError, match="is sharded over several workers"):
+    with pytest.raises(ConflictError, match="is sharded across several workers"):
         await control.pause(core, admin, whole)
     await finish(pipe, await pipe.take())
     for verb in (reruns.retry, tasks.remove):

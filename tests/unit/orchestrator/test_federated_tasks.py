@@ -353,7 +353,7 @@ async def test_a_fleet_that_cannot_run_all_parts_at_a_time_is_told_of(lab: Lab) 
         await workflows.submit(lab.core, lab.admin, request.model_copy(update={"strict": True}))
     await lab.online("w2")
     made = await workflows.submit(lab.core, lab.admin, request.model_copy(update={"strict": True}))
-    assert made.warnings[0].endswith("runs 2 at a time: the others join when there is room.")
+    assert made.warnings[0].endswith("runs 2 at a time: the others join when slots are free.")
 
 
 async def test_parts_that_cannot_run_together_leave_the_only_worker_to_other_tasks(lab: Lab) -> None:

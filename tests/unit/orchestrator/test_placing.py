@@ -516,7 +516,7 @@ async def test_a_dry_run_says_so_when_enough_workers_are_online_but_busy(lab: La
     assert reply.forecasts[0].why == "waiting: it needs 2 workers at the same time; 1 is free now."
     assert reply.concurrency is not None
     assert reply.concurrency.summary == (
-        "Up to 3 tasks and parts run at the same time; the online workers have room for 2 of them, and the others wait."
+        "Up to 3 tasks and parts run at the same time; the online workers can run 2 of them, and the others wait."
     )
 
 
@@ -552,4 +552,4 @@ async def test_an_uploaded_configuration_that_holds_anything_costs_the_estimate_
     )
     (forecast,) = (await explain.of_document(lab.core, lab.admin, request)).forecasts
     assert forecast.memory is not None
-    assert forecast.memory.unknown == "Unknown: its configuration holds a value of a wrong type."
+    assert forecast.memory.unknown == "Unknown: its configuration has a value of the wrong type."

@@ -157,7 +157,7 @@ async def test_a_task_that_dies_while_it_is_to_pause_is_paused_and_not_tried_aga
     assert task.attempt_list[0].reason == ("worker_lost" if lost else "killed")
     (command,) = await control.list_(lab.core, lab.admin, task_id)
     assert command.state == "failed"
-    assert "Not carried out" in (command.message or "")
+    assert "Not executed" in (command.message or "")
     assert (await reruns.resume(lab.core, lab.admin, task_id)).status == "queued"
 
 

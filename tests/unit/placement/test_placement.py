@@ -131,7 +131,7 @@ def test_what_is_there_or_may_be_is_enough(has: dict[str, dict[str, str | None]]
 @pytest.mark.parametrize(
     ("wanted", "has", "reason"),
     [
-        (need(), worker(present=False), "does not answer"),
+        (need(), worker(present=False), "does not respond"),
         (need(), worker(free={"light": 8, "job": 0}), "busy"),
         (need(), worker(cordoned=frozenset({"lora_sft"})), "did not accept"),
         (need(gpu_count=1), worker(gpus=(A100,), taken=frozenset({0})), "no free GPU"),

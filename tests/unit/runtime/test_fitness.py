@@ -47,7 +47,7 @@ def test_it_ends_at_once_when_the_last_one_leaves_and_says_so(clock: list[float]
     assert server.released(os.getpid()) is False
     assert server.stop_reason() is None
     assert server.released(other) is True
-    assert server.stop_reason() == "all clients have left"
+    assert server.stop_reason() == "all clients have disconnected"
     server.connected(os.getpid())
     assert server.stop_reason() is None
 

@@ -35,7 +35,7 @@ NO_PATH = {
     "not_equals", "*.not_in", "not_matches", "*.constant", "pattern", "*.tags", "negative_label", "positive_label",
     # Where a value stands in the result of an earlier task.
     "path of items", "path of columns",
-    # Names of the hub's libraries: a part of a dataset.
+    # Names of the Hub's libraries: a part of a dataset.
     "config_name", "split",
     # Of a module of the model, a type, a place in a cluster, and names that are only shown.
     "*.target_modules", "*.modules_to_save", "quantization", "kv_cache_dtype", "name", "id", "adapter_id", "metric",

@@ -157,7 +157,7 @@ class FakeServer(WorkerLink):
         if self.error is not None:
             raise self.error
         if self.away:
-            raise UnreachableError("The server at nowhere does not answer.")
+            raise UnreachableError("The server at nowhere does not respond.")
 
     def _set(self, token: str, **changes: Any) -> None:
         with self._news:

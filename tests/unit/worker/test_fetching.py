@@ -106,7 +106,7 @@ def test_a_file_that_does_not_come_is_said_and_ends_while_the_server_hears_the_w
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def away(digest: str, dest: Path, *, on_progress: OnProgress = ignore_progress) -> Path:
-        raise UnreachableError("http://127.0.0.1:8000 does not answer.")
+        raise UnreachableError("http://127.0.0.1:8000 does not respond.")
 
     world.files.fetch_artifact = away  # type: ignore[method-assign]
     monkeypatch.setattr(fetch_progress, "PATIENCE_S", 1.5)
@@ -117,7 +117,7 @@ def test_a_file_that_does_not_come_is_said_and_ends_while_the_server_hears_the_w
     assert (finish.outcome, finish.reason) == ("failed", "network")
     assert "Could not fetch rows.jsonl for" in (finish.error or "")
     assert "TUNEFLEET_SERVER_URL" in (finish.error or "")
-    assert "fetching rows.jsonl failed, retrying: http://127.0.0.1:8000 does not answer." in said(world, token)
+    assert "fetching rows.jsonl failed, retrying: http://127.0.0.1:8000 does not respond." in said(world, token)
     assert "Could not fetch rows.jsonl" in caplog.text
 
 
@@ -127,7 +127,7 @@ def test_a_file_of_a_server_that_is_down_is_waited_for(world: World, monkeypatch
     def away(digest: str, dest: Path, *, on_progress: OnProgress = ignore_progress) -> Path:
         tries.append(time.monotonic())
         if len(tries) < 6:
-            raise UnreachableError("It does not answer.")
+            raise UnreachableError("It does not respond.")
         return fetch(digest, dest)
 
     world.files.fetch_artifact = away  # type: ignore[method-assign]
@@ -168,7 +168,7 @@ def test_whatever_is_fetched_is_said_and_ends_while_the_server_hears_the_worker(
         if not comes:
             on_progress(Progress("downloading", name, 1_000_000, 2_000_000))
         comes.append(what)
-        raise UnreachableError("http://127.0.0.1:8000 does not answer.")
+        raise UnreachableError("http://127.0.0.1:8000 does not respond.")
 
     listed = what == "an adapter of a task"
     monkeypatch.setattr(world.files, "fetch_artifact", away)
@@ -211,7 +211,7 @@ def test_what_is_fetched_from_the_server_is_let_go_when_it_is_not_wanted(world: 
     def fetch(digest: str, dest: Path, *, on_progress: OnProgress = ignore_progress) -> Path:
         begun.set()
         if how == "it waits for another try":
-            raise UnreachableError("It does not answer.")
+            raise UnreachableError("It does not respond.")
         for _ in range(600):
             on_progress(Progress("downloading", "rows.jsonl", 1, 2))
             time.sleep(0.05)

@@ -142,7 +142,7 @@ def test_the_log_has_a_line_of_each_light_task_and_how_it_ended(
     told = sorted(re.sub(r"after [0-9.]+ s", "after", line) for line in caplog.messages if " ended " in line)
     assert told == [
         "Task task-bad (echo) ended after: failed: There is nothing to echo.",
-        "Task task-child (echo) ended after: failed: The run of task-good (good), which also computed task-child "
+        "Task task-child (echo) ended after: failed: The run of task-good (good), which also ran task-child "
         "(child), returned no result for it.",
         "Task task-good (echo) ended after: completed",
         "Task task-slow (echo) ended after: cancelled or dropped",

@@ -139,7 +139,7 @@ def test_a_relative_path_is_below_the_results_and_no_name_leads_out_of_it(disk: 
     ours = found(disk, places, "task-ours/rows.jsonl")
     required = POINTERS[places] or places == "model.adapters.*.path"
     assert ours == (str(disk.results / "task-ours" / "rows.jsonl") if required else None), (
-        "else it is a name of the hub"
+        "else it is a name of the Hub"
     )
     for value in ("../home/rows.jsonl", "~/rows.jsonl", "./.inputs/abc", "..", "."):
         assert is_written_as_path(value)

@@ -157,7 +157,7 @@ def test_patience_with_a_server_that_does_not_answer_ends_too(world: World) -> N
     with Running(world) as running:
         once.watch(running.worker)
         ended(running)
-    assert str(running.error).startswith("The server did not answer for 0.2 s: releasing the node.")
+    assert str(running.error).startswith("The server did not respond for 0.2 s: releasing the node.")
     assert "TUNEFLEET_NODES_URL" in (getattr(running.error, "hint", None) or "")
 
 

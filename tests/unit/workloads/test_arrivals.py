@@ -1,4 +1,4 @@
-"""A model that comes from the hub is seen to come."""
+"""A model that comes from the Hub is seen to come."""
 
 from __future__ import annotations
 

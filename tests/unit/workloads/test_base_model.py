@@ -21,7 +21,7 @@ WHOLE = save({"base_model.model.embed_tokens.weight": np.zeros((7, 2), np.float3
         (b"torn", "The weights of the adapter a cannot be read: "),
         (WHOLE[:-3], "The weights of the adapter a cannot be read: "),
         (b"\xff" * 64, "The weights of the adapter a cannot be read: "),
-        (WHOLE, "has embeddings for 7 tokens, and the model has 5"),
+        (WHOLE, "has embeddings for 7 tokens, but the model has 5"),
     ],
 )
 def test_an_adapter_that_cannot_be_read_is_the_users_to_mend(tmp_path: Path, weights: bytes, message: str) -> None:

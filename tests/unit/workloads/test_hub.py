@@ -16,7 +16,7 @@ pytestmark = pytest.mark.torch
 
 
 class Response:
-    """What the hub's errors want to see of an answer."""
+    """What the Hub's errors want to see of an answer."""
 
     headers: dict[str, str] = {}
     request = None
@@ -25,7 +25,7 @@ class Response:
 
 @pytest.fixture
 def online(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Let the hub answer with an exception, or well with `None`."""
+    """Let the Hub answer with an exception, or well with `None`."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
 
     def answer(error: Exception | None) -> None:
@@ -54,7 +54,7 @@ def test_a_name_that_the_hub_has_is_given_on_with_the_commit_of_now(
 @pytest.mark.parametrize(
     ("error", "message"),
     [
-        (errors.HFValidationError("x"), "neither an existing path nor a name of the hub"),
+        (errors.HFValidationError("x"), "neither an existing path nor a name of the Hub"),
         (errors.GatedRepoError("x", response=Response()), "is gated.*HF_TOKEN"),  # type: ignore[arg-type]
         (errors.RevisionNotFoundError("x", response=Response()), "no revision 'main'"),  # type: ignore[arg-type]
         (errors.RepositoryNotFoundError("x", response=Response()), "private.*HF_TOKEN"),  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ CLIMBING = ["/etc/passwd", "../x", "a/../../x", "refs/../../x", "a//b", "~/x", "
 def test_a_revision_is_never_a_path(
     online: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, revision: str, offline: bool
 ) -> None:
-    """The hub's library joins it to the folder of its cache, also where that leads out of it."""
+    """The Hub's library joins it to the folder of its cache, also where that leads out of it."""
     online(OSError("no route"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
     (tmp_path / "ref").write_text(str(tmp_path))
@@ -112,6 +112,6 @@ def test_a_name_that_climbs_tells_nothing_of_the_disk(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Path, "exists", lambda self: pytest.fail(f"{self} was looked for"))
-    with pytest.raises(ModelError, match="neither a path that was given to the task nor a name of the hub") as caught:
+    with pytest.raises(ModelError, match="neither a path that was given to the task nor a name of the Hub") as caught:
         hub_files.resolve(name, "model")
     assert str(tmp_path) not in str(caught.value)

@@ -111,7 +111,7 @@ def test_a_configuration_in_a_file_trains_the_batches_of_the_document(tmp_path: 
     halved = block.model_copy(update={"batch_size": 2, "gradient_accumulation_steps": 2})
     deepspeed.configuration(halved, "float32", {})
     with pytest.raises(
-        InputError, match="a batch size of 4 with 1 gradient accumulation steps, and `training` sets 8 and 1"
+        InputError, match="a batch size of 4 with 1 gradient accumulation steps, but `training` sets 8 and 1"
     ):
         deepspeed.configuration(block.model_copy(update={"batch_size": 8}), "float32", {})
 

@@ -17,7 +17,7 @@ export const modelsQuery = queryOptions({
   refetchInterval: 15_000,
 });
 
-/** Models on the hub, searched through the server, so that the browser sends nothing to third parties. */
+/** Models on the Hub, searched through the server, so that the browser sends nothing to third parties. */
 export const searchQuery = (search: string) =>
   queryOptions({
     queryKey: ["hub", search],

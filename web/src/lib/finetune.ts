@@ -18,13 +18,13 @@ export const METHOD_NAMES: Record<Method, string> = {
 export const METHOD_HINTS: Record<Method, string> = {
   sft: "The model learns to give the answers in your rows.",
   dpo: "The model learns to prefer the better of two answers. Use it after supervised fine-tuning.",
-  orpo: "As DPO, in one step and without a second model: for a base model that is not fine-tuned yet.",
+  orpo: "Like DPO, in one step and without a second model: for a base model that is not fine-tuned yet.",
   kto: "The model learns from single answers that are rated good or bad.",
   grpo: "The model samples answers, and a rule scores them against the reference answer.",
 };
 export const ADAPTER_NAMES: Record<Adapter, string> = { lora: "LoRA", qlora: "QLoRA", full: "Full fine-tune" };
 export const ADAPTER_HINTS: Record<Adapter, string> = {
-  lora: "Trains a small adapter; the base model stays as it is.",
+  lora: "Trains a small adapter; the base model does not change.",
   qlora: "LoRA on a base model in 4 bits: least memory. Needs an NVIDIA GPU.",
   full: "Trains all weights: most memory, and the result is a complete model.",
 };
@@ -45,7 +45,7 @@ export function methodsFor(kind: string | null | undefined): readonly Method[] {
 }
 
 export interface Data {
-  /** Name or id of an uploaded dataset, a built-in dataset, or a hub id. */
+  /** Name or id of an uploaded dataset, a built-in dataset, or a Hub id. */
   reference: string;
   source: "artifact" | "path" | "hub";
   /** Keys of the `data` block besides the source. */
@@ -132,9 +132,9 @@ const EPOCHS: Record<Preset, number> = { fast: 1, balanced: 2, best: 3 };
 /** Rows of the fast preset. */
 export const FAST_ROWS = 1000;
 export const PRESET_HINTS: Record<Preset, string> = {
-  fast: `One pass over at most ${FAST_ROWS.toLocaleString("en-US")} rows, with a small adapter: see whether it works.`,
-  balanced: "Two passes over all rows: a good result for most data.",
-  best: "Three passes, a larger adapter, an evaluation after each pass; the best checkpoint is kept.",
+  fast: `One epoch over at most ${FAST_ROWS.toLocaleString("en-US")} rows, with a small adapter: for a first test.`,
+  balanced: "Two epochs over all rows: a good result for most data.",
+  best: "Three epochs, a larger adapter, an evaluation after each epoch; the best checkpoint is kept.",
 };
 
 const EFFECTIVE_BATCH = 16;
@@ -224,7 +224,7 @@ export function documentOf(choice: Choice): string {
 }
 
 function holdsOut(data: Data): boolean {
-  // The rows of a hub dataset are not counted; such datasets are rarely small.
+  // The rows of a Hub dataset are not counted; such datasets are rarely small.
   return data.split !== undefined || (data.rows ?? ENOUGH_TO_HOLD_OUT) >= ENOUGH_TO_HOLD_OUT;
 }
 

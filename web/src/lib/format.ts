@@ -13,20 +13,20 @@ export function bytes(count: number | null | undefined): string {
   return `${value >= 100 || unit === 0 ? value.toFixed(0) : value.toFixed(1)} ${SIZES[unit]}`;
 }
 
-/** `4.2 s`, `3 min 20 s`, `2 h 5 min`, `3 d 4 h`. */
+/** `4.2s`, `3m 20s`, `2h 5m`, `3d 4h`; the command line writes the same. */
 export function duration(seconds: number | null | undefined): string {
   if (seconds == null || !Number.isFinite(seconds)) return "–";
   const s = Math.max(0, seconds);
-  if (s < 10) return `${s.toFixed(1)} s`;
   const whole = Math.round(s);
-  if (whole < 60) return `${whole} s`;
-  if (whole < 3600) return two(Math.floor(whole / 60), "min", whole % 60, "s");
-  if (whole < 86400) return two(Math.floor(whole / 3600), "h", Math.floor((whole % 3600) / 60), "min");
+  if (whole < 10) return `${Number(s.toFixed(1))}s`;
+  if (whole < 60) return `${whole}s`;
+  if (whole < 3600) return two(Math.floor(whole / 60), "m", whole % 60, "s");
+  if (whole < 86400) return two(Math.floor(whole / 3600), "h", Math.floor((whole % 3600) / 60), "m");
   return two(Math.floor(whole / 86400), "d", Math.floor((whole % 86400) / 3600), "h");
 }
 
 function two(large: number, unit: string, small: number, below: string): string {
-  return small === 0 ? `${large} ${unit}` : `${large} ${unit} ${small} ${below}`;
+  return small === 0 ? `${large}${unit}` : `${large}${unit} ${small}${below}`;
 }
 
 /** A metric value: four significant digits, with an exponent where useful. */
@@ -48,10 +48,10 @@ export function percent(part: number, whole: number): number {
 export function ago(at: string, now: number): string {
   const seconds = (now - Date.parse(at)) / 1000;
   if (seconds < 5) return "now";
-  if (seconds < 60) return `${Math.floor(seconds)} s ago`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
-  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ago`;
-  return `${Math.floor(seconds / 86400)} d ago`;
+  if (seconds < 60) return `${Math.floor(seconds)}s ago`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)}m ago`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)}h ago`;
+  return `${Math.floor(seconds / 86400)}d ago`;
 }
 
 export function localTime(at: string): string {

@@ -16,13 +16,7 @@ test("numbers are short and keep significant digits", () => {
   ]);
   expect(number("NaN")).toBe("NaN");
   expect([512, 3_011_580, 25_276_502_016].map(bytes)).toEqual(["512 B", "2.9 MiB", "23.5 GiB"]);
-  expect([4.23, 59.6, 200, 7500, 100_000].map(duration)).toEqual([
-    "4.2 s",
-    "1 min",
-    "3 min 20 s",
-    "2 h 5 min",
-    "1 d 3 h",
-  ]);
+  expect([0, 4.23, 59.6, 200, 7500, 100_000].map(duration)).toEqual(["0s", "4.2s", "1m", "3m 20s", "2h 5m", "1d 3h"]);
 });
 
 test("a log shows what a terminal would", () => {

@@ -134,7 +134,7 @@ function Gauge({
       ) : (
         <Bar value={Math.min(100, busy)} label={`${busyLabel}, in percent`} tone="busy" />
       )}
-      <span className="nowrap">{busy !== undefined && `${Math.round(busy)} %`}</span>
+      <span className="nowrap">{busy !== undefined && `${Math.round(busy)}%`}</span>
       <span className="muted nowrap">{children}</span>
     </div>
   );

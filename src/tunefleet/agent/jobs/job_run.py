@@ -290,7 +290,7 @@ class RequestDispatcher:
                 self._job.note(wish=None)
                 self._job.add_warning(f"The pause failed: {error}")
             except TunefleetError as error:
-                logger.debug("job(%s) does not answer: %s", self._job.job_id, error)
+                logger.debug("job(%s) does not respond: %s", self._job.job_id, error)
             else:
                 self._sent = command_id
                 logger.info("Pausing job(%s).", self._job.job_id)

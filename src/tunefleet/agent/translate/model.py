@@ -33,7 +33,7 @@ def model(read: ConfigReader, defaults: Defaults) -> None:
     """Translate model and tokenizer."""
     name = read.take("model.name", "model.model_name", "model.identifier")
     if not isinstance(name, str) or not name.strip():
-        read.fault("model.name", "is required", "use a hub id, or a folder in TUNEFLEET_MODELS_DIR")
+        read.fault("model.name", "is required", "use a Hub id, or a folder in TUNEFLEET_MODELS_DIR")
         return
     read.put("model.source.identifier", name, "model.name")
     read.move("model.source.revision", "model.revision")

@@ -51,7 +51,7 @@ _TITLES: Final[dict[Kind, str]] = {
     "chatml": "ChatML texts",
     "prompt_response": "prompts and responses",
     "preference": "preference pairs",
-    "hh": "preference pairs of whole dialogues",
+    "hh": "preference pairs of complete dialogues",
     "judged": "answers with a label",
     "prompt": "prompts",
     "text": "plain texts",

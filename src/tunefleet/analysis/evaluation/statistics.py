@@ -183,9 +183,7 @@ def _interval(columns: Sequence[Sequence[float]], of: Callable[..., float], want
     n = len(columns[0])
     # The spread of one or two rows is unknown.
     if n < 3:
-        return Interval(
-            None, None, f"no interval: {n} row{'s' if n > 1 else ''}, and it takes 3 to see how they spread"
-        )
+        return Interval(None, None, f"no interval: {n} row{'s' if n > 1 else ''}, at least 3 are needed")
     try:
         if n < FEW_ROWS or n > MAX_DRAWN_ROWS:
             return _jackknife(columns, of, wanted)
@@ -193,7 +191,7 @@ def _interval(columns: Sequence[Sequence[float]], of: Callable[..., float], want
     # A resample may consist of rows without weight.
     except ZeroDivisionError:
         return Interval(None, None, f"no interval: too few of {n} rows have a weight")
-    return _percentiles(drawn, wanted, f"bootstrap of {n} rows, {wanted.resamples} draws, seed {wanted.seed}")
+    return _percentiles(drawn, wanted, f"bootstrap of {n} rows, {wanted.resamples} resamples, seed {wanted.seed}")
 
 
 def _jackknife(columns: Sequence[Sequence[float]], of: Callable[..., float], wanted: IntervalOptions) -> Interval:

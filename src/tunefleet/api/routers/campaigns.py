@@ -49,7 +49,7 @@ CampaignName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
 
 class CampaignApply(Body):
-    """Campaigns to create or to change; others stay as they are.
+    """Campaigns to create or change; others do not change.
 
     Args:
         campaigns: Configuration of each campaign, by name.
@@ -71,7 +71,7 @@ class CampaignFilter(BaseModel):
 
 @router.post("", openapi_extra=request_bodies.documented(request_bodies.json_of(CampaignApply)))
 async def apply(request: Request, core: CoreDep, who: Member) -> tuple[CampaignApplied, ...]:
-    """Create or update your campaigns by name, all or none. Campaigns that are not named stay as they are."""
+    """Create or update your campaigns by name, all or none. Other campaigns do not change."""
     wanted = await request_bodies.read(request, CampaignApply)
     return await service.apply(core, who, wanted.campaigns, start=wanted.start)
 
@@ -98,7 +98,7 @@ async def start_campaign(core: CoreDep, who: Member, campaign: CampaignId) -> Ca
 
 @router.post("/{campaign}/pause")
 async def pause_campaign(core: CoreDep, who: Member, campaign: CampaignId) -> CampaignDetail:
-    """Pause a campaign: it begins no further step. A training run at an external provider continues."""
+    """Pause a campaign: no further step starts. A training run at an external provider continues."""
     return await service.pause(core, who, campaign)
 
 

@@ -229,7 +229,7 @@ async def list_rounds(
     "/{federation_id}/blobs/{digest}",
     response_model=Reached,
     status_code=201,
-    responses={202: {"model": Reached, "description": "A part is stored; the file is not whole yet."}},
+    responses={202: {"model": Reached, "description": "A part is stored; the file is not complete yet."}},
     openapi_extra=request_bodies.documented(request_bodies.RAW),
 )
 async def upload_file(

@@ -132,7 +132,7 @@ class RunPod:
             StepFailed: If the job has failed, or too many have; the next call submits another if allowed. Also if a job
                 may have been submitted whose id was lost: RunPod cannot be queried for it, and two would be paid for.
             AuthError: If RunPod rejects the key.
-            UnreachableError: If RunPod does not answer.
+            UnreachableError: If RunPod does not respond.
         """
         if known.job is not None:
             return await self._poll(known, keep, budget, known.job)

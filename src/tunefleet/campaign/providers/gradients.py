@@ -86,7 +86,7 @@ class GradientsProvider:
 
         Raises:
             StepFailed: If this cannot be determined.
-            UnreachableError: If Gradients does not answer.
+            UnreachableError: If Gradients does not respond.
         """
         if order.key in _unplaced:
             return None
@@ -140,7 +140,7 @@ class GradientsProvider:
         return NeedsYou(
             f"{_NAME} does not know the task {ticket} (any more).",
             hint="First check TUNEFLEET_GRADIENTS_URL, and that GRADIENTS_API_KEY is of the account that ordered it. "
-            "The command orders the task again, which is paid for again.",
+            "The command orders the task again, and you pay for it again.",
             verb="retry --from upload",
         )
 

@@ -26,7 +26,7 @@ def backoff_s(tries: int, draw: float) -> float:
     """Return the exponential backoff after consecutive failures, in seconds.
 
     Args:
-        draw: Random number from -1 to 1: jitter of 10 %, so that campaigns that failed together do not retry together.
+        draw: Random number from -1 to 1: jitter of 10%, so that campaigns that failed together do not retry together.
     """
     return min(FIRST_PAUSE_S * 2.0 ** min(tries - 1, 16), MAX_PAUSE_S) * (1 + _JITTER * draw)
 

@@ -93,7 +93,7 @@ class CampaignRepository:
         now = self._core.clock.wall()
         if now >= seen - CLOCK_S:
             return
-        text = f"the clock was set back by {seen - now:,.0f} s: waiting times are shortened by as much"
+        text = f"the clock was set back by {seen - now:,.0f} s: waiting times are shortened accordingly"
 
         def operation(connection: Connection) -> None:
             campaigns.set_back(connection, now, seen - now)

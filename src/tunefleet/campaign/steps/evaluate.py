@@ -72,7 +72,7 @@ class EvaluateStep(Repeatable):
             if of_candidates[number] is None
         ]
         for text in left_out:
-            await context.log(f"a candidate cannot be evaluated, and is left out: {text}")
+            await context.log(f"a candidate cannot be evaluated and is skipped: {text}")
         _check_some(of_candidates, left_out)
         return {
             "metric": spec.gate.metric,
@@ -96,7 +96,7 @@ def _check_some(measured: list[dict[str, Any] | None], left_out: list[str]) -> N
     why = " ".join(left_out) or "No eval loss is a finite, non-negative number."
     raise NeedsYou(
         f"None of the {len(measured)} candidates can be evaluated. {why}",
-        hint="Fix the cause first. With `--from upload` the command orders again, which is paid for again.",
+        hint="Fix the cause first. With `--from upload` the command orders again, and you pay for it again.",
     )
 
 

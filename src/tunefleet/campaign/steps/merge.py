@@ -54,7 +54,7 @@ class MergeStep(Repeatable):
 async def _on_runpod(context: StepContext, candidate: Candidate, base: Base) -> Outcome | Later:
     if candidate.on_fleet:
         raise CycleFailed(
-            f"RunPod merges models on the Hub, and {candidate.label} is on this server.", hint="Set `merge.on: fleet`."
+            f"RunPod merges models on the Hub, but {candidate.label} is on this server.", hint="Set `merge.on: fleet`."
         )
     endpoint = RunPod(context.settings, now=context.clock.wall)
     kept: dict[str, Any] = dict(context.state.kept or {})

@@ -33,7 +33,7 @@ class WaitStep(Repeatable):
             found = await context.provider.look(intent["ticket"])
         except UnreachableError as error:
             # The task continues without us: a failed poll is not a failure of the step.
-            return _later(context, intent, now + every_s, f"{context.provider.name} does not answer: {error.message}")
+            return _later(context, intent, now + every_s, f"{context.provider.name} does not respond: {error.message}")
         if found.state == "running":
             if found.activity is not None:
                 await context.repository.report(context.state, found.activity)
@@ -49,7 +49,7 @@ class WaitStep(Repeatable):
             # The models may be listed later. The task is paid for, so only a user may order again.
             raise NeedsYou(
                 f"The task {intent['ticket']} at {context.provider.name} has succeeded, but lists no model.",
-                hint="It is polled again. The command orders again instead, which is paid for again.",
+                hint="It is polled again. The command orders again instead, and you pay for it again.",
                 verb="retry --from upload",
             )
         keys = publish_targets.keys(context.settings)
@@ -78,7 +78,7 @@ def _later(context: StepContext, intent: Outcome, until: float, why: str) -> Lat
         f"The task {intent['ticket']} at {context.provider.name} was ordered for {hours:g} hours, and is more than a "
         f"day overdue: {why}.",
         hint="Check it at the provider first. The command keeps waiting; with `--from upload` the task is cancelled "
-        "and another one is ordered, which is paid for.",
+        "and another one is ordered, and you pay for it.",
     )
 
 
@@ -88,4 +88,4 @@ def _late(context: StepContext, now: float) -> str:
     if until is None or now < until:
         return ""
     end = f"`tunefleet campaign stop {context.state.name}`"
-    return f"; the links to its rows have expired: it cannot fetch them any more; {end} ends it"
+    return f"; the links to its rows have expired: it can no longer fetch them; {end} ends it"

@@ -117,7 +117,7 @@ def _forecast(
     forecast.facts["interval"] = _interval(gap)
     forecast.facts["budget"] = ", ".join(_limits(spec)) or "no limit"
     if "model_repo" not in files and not spec.model_repo.startswith("builtin:"):
-        forecast.unchecked.append(f"model_repo: {spec.model_repo} is on the hub and was not downloaded")
+        forecast.unchecked.append(f"model_repo: {spec.model_repo} is on the Hub and was not downloaded")
     _model(spec, known, forecast)
     if why_not is not None:
         forecast.unchecked.append(f"state on the server: {why_not}")

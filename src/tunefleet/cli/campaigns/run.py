@@ -45,7 +45,7 @@ def run(
 ) -> None:
     """Run the campaigns of a file until Ctrl-C and print their logs.
 
-    Uses the server of `tunefleet up` or `tunefleet login`. If there is none, or it does not answer, it starts a server
+    Uses the server of `tunefleet up` or `tunefleet login`. If there is none, or it does not respond, it starts a server
     and a worker on this machine, as `tunefleet up` does, and stops them at the end; the campaigns continue at the next
     start. A campaign that is held, or that you have paused or stopped, stays so; the command to continue it is printed.
     Settings are read from the environment and from .env in this folder. With --json each line is a JSON object on

@@ -103,7 +103,7 @@ def _outcome(control: JobController, command_id: str) -> CommandState:
         return control.outcome(command_id)
     except UnreachableError as error:
         raise UnreachableError(
-            f"Job {control.job_id} accepted the command and no longer answers.",
+            f"Job {control.job_id} accepted the command and no longer responds.",
             hint="It may have ended as requested; check on its machine.",
             detail=error.detail,
         ) from error

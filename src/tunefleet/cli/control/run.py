@@ -240,7 +240,7 @@ def _report_end(job: Job, folder: JobFolder, end: RunEnd, *, as_json: bool) -> N
 
 def _not_attached_reason(end: RunEnd) -> str:
     if end.imported:
-        return "No Trainer was trained in this command, so nothing was controlled or recorded."
+        return "No Trainer ran in this command, so nothing was controlled or recorded."
     return (
         "No Trainer was created in this command, so nothing was controlled or recorded. "
         "Isolated Python (-I, -E, -S) is not supported; use `tunefleet.control` in your own training loop."

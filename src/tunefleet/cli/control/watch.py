@@ -104,7 +104,7 @@ def screen(fields: dict[str, Any]) -> RenderableType:
         grid = Table.grid(expand=True, padding=(0, 1))
         for ratio in (1, None):
             grid.add_column(no_wrap=True, ratio=ratio)
-        grid.add_row(ProgressBar(total=last, completed=step), Text(f"{step}/{last}  {100 * step / last:.0f} %"))
+        grid.add_row(ProgressBar(total=last, completed=step), Text(f"{step}/{last}  {100 * step / last:.0f}%"))
         grid.width = width
         parts.append(grid)
     shown = Text()

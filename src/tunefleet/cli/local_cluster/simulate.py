@@ -36,7 +36,7 @@ def simulate(
         str | None,
         typer.Option("--rate", metavar="RATE", help="Submit rate, such as 50/s; default: as fast as possible."),
     ] = None,
-    task_s: Annotated[float, typer.Option("--task-s", min=0, help="Run time of a task in seconds, ±20 %.")] = 1.0,
+    task_s: Annotated[float, typer.Option("--task-s", min=0, help="Run time of a task in seconds, ±20%.")] = 1.0,
     metrics_per_s: Annotated[
         float, typer.Option("--metrics-per-s", min=0, help="Journal records per second and running task.")
     ] = 0.0,

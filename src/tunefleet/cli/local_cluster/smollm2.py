@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct without the hub: from the GGUF file in a PyPI package, which Transformers can read."""
+"""SmolLM2-135M-Instruct without the Hub: from the GGUF file in a PyPI package, which Transformers can read."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ class LocalFleet:
             if self._answers():
                 return
             time.sleep(0.05)
-        raise MachineError(f"The server does not answer at {self.url}.", hint=f"Its log is {server.log}.")
+        raise MachineError(f"The server does not respond at {self.url}.", hint=f"Its log is {server.log}.")
 
     def _await_signal_handlers(self, index: int, worker: Child) -> None:
         """Wait until a worker handles signals: one that is still importing would die and leave its jobs running."""

@@ -42,7 +42,7 @@ def chat(
         str,
         typer.Argument(
             metavar="TASK|MODEL",
-            help="A training task, a running chat, or a model: hub id, folder or builtin:NAME.",
+            help="A training task, a running chat, or a model: Hub id, folder or builtin:NAME.",
             autocompletion=complete_task,
         ),
     ],
@@ -125,7 +125,7 @@ def _names(view: ChatView, *, base: bool, model: str | None) -> list[str]:
 @contextmanager
 def _session(client: Client, target: str, options: Options) -> Iterator[ChatView]:
     """Find or start the chat; a chat started here is ended afterwards."""
-    # A lookup on the server is not needed for a path or hub id.
+    # A lookup on the server is not needed for a path or Hub id.
     named = None if looks_like_model(target) else _task(client, target)
     if named is not None and named.kind == _KIND:
         if options.chat_template is not None:
@@ -163,7 +163,7 @@ def _task(client: Client, target: str) -> TaskDetail | None:
             return None
         raise NotFoundError(
             f"No task and no model folder {target} found.",
-            hint="Write a hub model as owner/name; list tasks with `tunefleet ls`.",
+            hint="Write a Hub model as owner/name; list tasks with `tunefleet ls`.",
         ) from None
 
 
@@ -222,7 +222,7 @@ def _cancel(client: Client, task_id: str) -> None:
 
 
 def looks_like_model(target: str) -> bool:
-    """Whether a name can only be a model: a path, a hub id, or a built-in model."""
+    """Whether a name can only be a model: a path, a Hub id, or a built-in model."""
     return "/" in target or target.startswith((BUILTIN_PREFIX, "~", "."))
 
 

@@ -40,7 +40,7 @@ def deliver(client: Client, task: str, *, to: str | None, headers: Iterable[str]
 
     Raises:
         InputError: If there is no target or no result, or the receiver rejects it.
-        UnreachableError: If the receiver does not answer.
+        UnreachableError: If the receiver does not respond.
     """
     detail = client.tasks.get(task)
     outward, where = _outward(detail, to, headers)

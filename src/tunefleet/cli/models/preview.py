@@ -1,4 +1,4 @@
-"""`tunefleet preview`: tokenized rows with trained tokens in colour."""
+"""`tunefleet preview`: tokenized rows with trained tokens in color."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def preview(
     """Preview the training data: trained and masked tokens.
 
     Trained tokens are green, tokens beyond max_seq_length are struck through; then come the lengths of all rows.
-    Without colours they are marked with ⟦ ⟧ and ⟨ ⟩. Needs the training libraries; a server only for
+    Without colors they are marked with ⟦ ⟧ and ⟨ ⟩. Needs the training libraries; a server only for
     `data: {artifact: NAME}`, which is downloaded from it.
     """
     text, _ = read_document(Path(file))
@@ -66,7 +66,7 @@ def preview(
 
 
 def _program(spec: BaseTaskSpec | None) -> str:
-    # The code of a tokenizer from the hub may import torch; all others work without it, in half the time.
+    # The code of a tokenizer from the Hub may import torch; all others work without it, in half the time.
     custom = isinstance(spec, TrainingTaskSpec) and spec.model.trust_remote_code
     return "tunefleet.workloads.data.preview" if custom else "tunefleet.workloads.data"
 
@@ -137,7 +137,7 @@ def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType | Non
     yield "shape", f"{found['shape']} ({', '.join(found['columns'])})"
     yield (
         "tokens",
-        f"{lengths['shortest']} shortest, {lengths['median']:.0f} median, {lengths['p95']:.0f} at 95 %,"
+        f"{lengths['shortest']} shortest, {lengths['median']:.0f} median, {lengths['p95']:.0f} at 95%,"
         f" {lengths['longest']} longest",
     )
     yield "trained", f"{found['trained_share']:.0%} of the tokens"

@@ -38,16 +38,16 @@ def push(
     merged: Merged = False,
     gguf: Gguf = False,
     type_: GgufType = "q8_0",
-    revision: Annotated[str | None, typer.Option("--revision", help="Branch on the hub; created if missing.")] = None,
-    private: Annotated[bool, typer.Option("--private", help="Create the hub repository as private.")] = False,
-    message: Annotated[str | None, typer.Option("--message", "-m", help="Commit message on the hub.")] = None,
+    revision: Annotated[str | None, typer.Option("--revision", help="Branch on the Hub; created if missing.")] = None,
+    private: Annotated[bool, typer.Option("--private", help="Create the Hub repository as private.")] = False,
+    message: Annotated[str | None, typer.Option("--message", "-m", help="Commit message on the Hub.")] = None,
     verify: Verify = True,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Publish an adapter or model to the hub, a bucket or a folder.
+    """Publish an adapter or model to the Hub, a bucket or a folder.
 
-    A model card with the lineage is added unless there is one. The hub needs HF_TOKEN, a bucket the AWS_* variables.
+    A model card with the lineage is added unless there is one. The Hub needs HF_TOKEN, a bucket the AWS_* variables.
     Existing files are only overwritten with --force.
     """
     destination = target(to, PublishOptions(revision, private, message, force), load(PublishSettings))

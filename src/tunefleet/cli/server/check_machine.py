@@ -36,7 +36,7 @@ def home() -> Finding:
         with tempfile.TemporaryFile(dir=above):
             pass
     except OSError as error:
-        text = f"{above} is not writable ({error.strerror}); {folder} belongs there"
+        text = f"{above} is not writable ({error.strerror}); {folder} must be created there"
         return bad("Home", text, f"chown or chmod {above}, or set TUNEFLEET_HOME.")
     return good("Home", f"{folder}" if above == folder else f"{folder} is created on first use")
 

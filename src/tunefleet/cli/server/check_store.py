@@ -76,7 +76,7 @@ def prove(blobs: BlobStore) -> None:
     Raises:
         MachineError: If one of the three fails, or the content differs.
         NotFoundError: If the file just written is missing.
-        UnreachableError: If the store does not answer.
+        UnreachableError: If the store does not respond.
     """
     # A running server writes to the same store.
     blobs.others_write = True

@@ -235,7 +235,7 @@ def server() -> Finding:
 
 
 def hub() -> Finding:
-    """Report whether models and datasets are fetched from the hub."""
+    """Report whether models and datasets are fetched from the Hub."""
     if load(ClientSettings).hub_offline:
         return good("Model hub", "off (HF_HUB_OFFLINE): only local and built-in models and datasets")
     return good(
@@ -258,7 +258,7 @@ def peer_role(view: PeersView) -> PeerRole | None:
     count = formatting.plural(len(view.servers), "server")
     if leader is None:
         return PeerRole(
-            f"none of {count} is the leader", "See `tunefleet servers` and the logs of servers that do not answer."
+            f"none of {count} is the leader", "See `tunefleet servers` and the logs of servers that do not respond."
         )
     if leader.this:
         return PeerRole(f"leader of {count}")

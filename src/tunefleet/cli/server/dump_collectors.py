@@ -120,7 +120,7 @@ def _findings() -> list[dict[str, Any]]:
 def _of_server() -> Iterator[Part]:
     try:
         with connect() as client:
-            # Fails here if the server does not answer: one missing part instead of many.
+            # Fails here if the server does not respond: one missing part instead of many.
             client.info()
             yield from (
                 _tried(f"server/{name}", partial(_asked, client, path, **params))

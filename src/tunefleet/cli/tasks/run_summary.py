@@ -109,15 +109,15 @@ def _measured(result: Mapping[str, Any]) -> list[Row]:
 
 
 def change(before: object, after: object, *, share: bool = False) -> str | None:
-    """Return a value before and after, such as `5.2641 → 0.08623 (−98.4 %)`; a share as percentages."""
+    """Return a value before and after, such as `5.2641 → 0.08623 (−98.4%)`; a share as percentages."""
     if not isinstance(after, int | float):
         return None
-    spelt = (lambda value: f"{100 * value:.1f} %".replace(".0 %", " %")) if share else formatting.number
+    spelt = (lambda value: f"{100 * value:.1f}%".replace(".0%", "%")) if share else formatting.number
     if not isinstance(before, int | float):
         return spelt(after)
     if before == after:
         return f"{spelt(before)}, unchanged"
-    moved = f"  ({100 * (after - before) / abs(before):+.1f} %)".replace("-", "−") if before and not share else ""
+    moved = f"  ({100 * (after - before) / abs(before):+.1f}%)".replace("-", "−") if before and not share else ""
     return f"{spelt(before)} → {spelt(after)}{moved}"
 
 

@@ -39,7 +39,7 @@ def show(
     task: TaskOrWorkflow,
     *,
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Also show ids, attempts and the whole result of a task.")
+        bool, typer.Option("--all", "-a", help="Also show ids, attempts and the full result of a task.")
     ] = False,
     as_json: Json = False,
 ) -> None:

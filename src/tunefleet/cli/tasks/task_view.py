@@ -106,7 +106,7 @@ def screen(watched: Watched, *, width: int, height: int, interrupt: str = "") ->
     parts += [event_line(event) for event in list(watched.events)[-_EVENTS_SHOWN:]]
     if watched.silent_since is not None:
         silent = formatting.duration(time.monotonic() - watched.silent_since)
-        parts.append(Text(f"The server has not answered for {silent}; the task keeps running.", style="warn"))
+        parts.append(Text(f"The server has not responded for {silent}; the task keeps running.", style="warn"))
     elif not watched.final:
         parts.append(Text(interrupt, style="dim"))
     return Group(*parts)
@@ -135,7 +135,7 @@ def _bar(watched: Watched, width: int) -> RenderableType:
     grid = Table.grid(expand=True, padding=(0, 1))
     for ratio in (None, 1, None):
         grid.add_column(no_wrap=True, ratio=ratio)
-    share = f"{done}/{progress.max_steps}  {100 * done / progress.max_steps:.0f} %"
+    share = f"{done}/{progress.max_steps}  {100 * done / progress.max_steps:.0f}%"
     left = f"  {formatting.duration(progress.eta_s)} left" if progress.eta_s is not None and not watched.final else ""
     phase = task.status if watched.final else progress.phase
     grid.add_row(Text(phase), ProgressBar(total=progress.max_steps, completed=done), Text(share + left))

@@ -21,7 +21,7 @@ _NAMED: Final = 3
 # Workers listed; eligible ones come first.
 _SHOWN: Final = 20
 # The server's reason for a silent worker.
-_GONE: Final = "does not answer"
+_GONE: Final = "does not respond"
 _STYLES: Final = {"fits": "good", "waits": "warn", "never": "dim"}
 # The API's verdict → the STATUS column.
 _STATUSES: Final = {"fits": "eligible", "waits": "busy", "never": "not eligible"}

@@ -59,7 +59,7 @@ def start(pool: Pool, worker: WorkerSettings, *, as_json: bool) -> None:
     """Submit the jobs of a pool, and print them.
 
     Raises:
-        TunefleetError: If the cluster does not answer, or rejects a job.
+        TunefleetError: If the cluster does not respond, or rejects a job.
     """
     if worker.key is None:
         raise AuthError(
@@ -83,7 +83,7 @@ def end(pool: Pool) -> None:
     """End the workers of a pool; their tasks save and continue elsewhere.
 
     Raises:
-        TunefleetError: If the cluster does not answer.
+        TunefleetError: If the cluster does not respond.
     """
     names = _names(pool)
     cluster = open_cluster(pool.engine, load(ClusterSettings))

@@ -90,7 +90,7 @@ def _gpu_words(gpu: Gpu, load: GpuLoad | None) -> str:
     free = load.memory_free_bytes if load is not None else None
     parts = [gpu.name, formatting.size(gpu.memory_total_bytes)]
     parts += [f"{formatting.size(free)} free"] if free is not None else []
-    parts += [f"{load.utilisation_percent:.0f} % busy"] if load and load.utilisation_percent is not None else []
+    parts += [f"{load.utilisation_percent:.0f}% busy"] if load and load.utilisation_percent is not None else []
     return ", ".join(parts) + (f"; unavailable: in use by {user}" if user else "")
 
 

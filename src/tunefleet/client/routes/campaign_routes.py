@@ -39,7 +39,7 @@ class _Raw(RootModel[dict[str, Any]]):
 
 
 def apply_campaigns(campaigns: Mapping[str, CampaignSpec], *, start: bool = False) -> Call[tuple[CampaignApplied, ...]]:
-    """Create or update your campaigns by name, all or none; campaigns that are not named stay as they are.
+    """Create or update your campaigns by name, all or none; other campaigns do not change.
 
     Args:
         campaigns: Configuration of each campaign, by name.
@@ -72,7 +72,7 @@ def start_campaign(campaign: str) -> Call[CampaignDetail]:
 
 
 def pause_campaign(campaign: str) -> Call[CampaignDetail]:
-    """Pause a campaign: it begins no further step. A training run at an external provider continues."""
+    """Pause a campaign: no further step starts. A training run at an external provider continues."""
     return Call("POST", path("campaigns", campaign, "pause"), model(CampaignDetail))
 
 

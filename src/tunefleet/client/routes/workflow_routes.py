@@ -178,7 +178,7 @@ def stop_task(task_id: str, *, save: bool = True) -> Call[CommandView]:
 def command_task(
     task_id: str, command: str, data: Mapping[str, Any] | None = None, *, command_id: str | None = None
 ) -> Call[CommandView]:
-    """Send a running task a command (`ControlCommand`); a `command_id` of your own makes retries safe."""
+    """Send a running task a command (`ControlCommand`); your own `command_id` makes retries safe."""
     known_as = command_id or f"cmd-{uuid.uuid4().hex[:12]}"
     body = CommandRequest(command=command, data=dict(data or {}), command_id=known_as)
     return Call("POST", path("tasks", task_id, "commands"), model(CommandView), body=body)
@@ -428,7 +428,7 @@ def set_elastic(worker_id: str, *, enabled: bool) -> Call[ElasticView]:
 
 
 def remove_worker(worker_id: str) -> Call[None]:
-    """Delete a worker that is gone."""
+    """Delete an offline worker."""
     return Call("DELETE", path("workers", worker_id), nothing, repeatable=False)
 
 

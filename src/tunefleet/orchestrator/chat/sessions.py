@@ -208,7 +208,7 @@ def _waiting(core: ServerContext, row: TaskRow, turn: Turn) -> str:
     if session is None:
         return ""
     if core.clock.monotonic() - max(session.heard_at, turn.told_at) > _SILENT_S:
-        return "The worker does not answer."
+        return "The worker does not respond."
     return "" if session.ready or session.attempt_id is None else "The worker is loading the model."
 
 

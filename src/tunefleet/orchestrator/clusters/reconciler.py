@@ -60,7 +60,7 @@ class ClusterReconciler:
         """Poll every job once, and submit those that are missing.
 
         Raises:
-            UnreachableError: If a cluster does not answer; the others are processed first.
+            UnreachableError: If a cluster does not respond; the others are processed first.
             ConflictError: If one returns an invalid response; likewise.
         """
         fleet, engines = cluster_state.fleet_snapshot(self._core), self._core.state(Engines).clusters

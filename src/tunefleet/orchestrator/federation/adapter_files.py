@@ -38,7 +38,7 @@ def local(blobs: BlobStore, digest: str, folder: Path) -> Path:
     Raises:
         NotFoundError: If the store does not have the file.
         MachineError: If the stored content does not match the digest.
-        UnreachableError: If the store does not answer.
+        UnreachableError: If the store does not respond.
     """
     source = blobs.source(digest, digest)
     if isinstance(source, Path):
@@ -65,7 +65,7 @@ def keep(blobs: BlobStore, path: Path, name: str) -> FileEntry:
     """Move a file into the store; it is fsynced first, and no longer at its path afterwards.
 
     Raises:
-        UnreachableError: If the store does not answer.
+        UnreachableError: If the store does not respond.
     """
     with path.open("rb") as file:
         begin_writing(file.fileno())  # write-back to disk overlaps with hashing

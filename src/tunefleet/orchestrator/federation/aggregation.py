@@ -103,7 +103,7 @@ async def run(core: ServerContext, work: AggregationInput, folder: Path, holder:
     Raises:
         Blamed: If one of the updates cannot be averaged with the others.
         AdapterRefused: If aggregation fails for a reason that no single update explains.
-        TunefleetError: If the store does not answer or is full.
+        TunefleetError: If the store does not respond or is full.
     """
     result = await make(core, work, folder)
     return await core.write(

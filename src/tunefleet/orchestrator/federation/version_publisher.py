@@ -42,7 +42,7 @@ async def run(core: ServerContext, work: AggregationInput, holder: str) -> Versi
     """Publish the stored result of a round.
 
     Raises:
-        TunefleetError: If the store does not answer or is full.
+        TunefleetError: If the store does not respond or is full.
     """
     assert work.round.result is not None, "an aggregated round has a result"
     result = AggregationResult.load(work.round.result)

@@ -39,7 +39,7 @@ def shortage(spec: Mapping[str, Any], need: Requirement, fleet: Sequence[WorkerS
     least = federation.get("min_workers", 2)
     few = isinstance(least, int) and concurrent < least and federation.get("wait_s") != 0
     more = f"a round needs {least} at the same time, so it waits for more workers (`tunefleet up --workers {parts}`)"
-    then = more if few else "the others join when there is room"
+    then = more if few else "the others join when slots are free"
     return f"a federation of {parts} parts, of which this fleet runs {concurrent} at a time: {then}.", few
 
 

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from tunefleet.lifecycle.cycle import NEEDS_YOU
+from tunefleet.observability.step_line import duration
 from tunefleet.schemas.notify import ToldTask
 from tunefleet.spec.options.notify import Occasion
 
@@ -24,10 +25,10 @@ _REASONS: Final = {
     "killed": "it was killed",
     "network": "the network failed",
     "out_of_memory": "it ran out of memory",
-    "stalled": "it wrote nothing for too long",
+    "stalled": "it wrote no output for too long",
     "timeout": "it took too long",
     "upstream_failed": "a task that it waited for failed",
-    "worker_lost": "its worker does not answer",
+    "worker_lost": "its worker does not respond",
 }
 
 
@@ -64,7 +65,7 @@ class Happening:
             sentences.append(_AGAIN)
         if task.runtime_s is not None:
             at = f" on {task.worker_id}" if task.worker_id else ""
-            sentences.append(f"It {'has run' if task.status == 'running' else 'ran'} {spell(task.runtime_s)}{at}.")
+            sentences.append(f"It {'has run' if task.status == 'running' else 'ran'} {duration(task.runtime_s)}{at}.")
         if task.loss is not None:
             sentences.append(f"Its last loss was {task.loss:.4g}, at step {task.step}.")
         return " ".join(sentences)
@@ -77,7 +78,7 @@ class Happening:
 
 def worker_text(worker_id: str) -> tuple[str, str, str]:
     """Return title, text and command for a worker that is lost."""
-    text = f"The worker {worker_id} no longer answers. Tasks that need not wait for it are rescheduled."
+    text = f"The worker {worker_id} no longer responds. Tasks that do not have to wait for it are rescheduled."
     return f"worker {worker_id} is lost", text, "tunefleet workers ls"
 
 
@@ -112,19 +113,10 @@ def _command(text: str) -> str | None:
 
 
 def spell_until(until: float, now: float) -> str:
-    """Return a wait as text, with the end time if it is long: `42 s`, or `12 min, until 2026-01-02 03:04 UTC`."""
+    """Return a wait as text, with the end time if it is long: `42s`, or `12m, until 2026-01-02 03:04 UTC`."""
     left = until - now
     at = "" if left < _SHORT_S else f", until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M} UTC"
-    return f"{spell(left)}{at}"
-
-
-def spell(seconds: float) -> str:
-    """Return a duration as text, such as `42 s`, `12 min` or `3 h 5 min`."""
-    whole = max(0, round(seconds))
-    if whole < _SHORT_S:
-        return f"{whole} s"
-    minutes = whole // 60
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+    return f"{duration(left)}{at}"
 
 
 def _short(happening: Happening) -> str:
@@ -156,11 +148,11 @@ def _long(happening: Happening) -> str:
         case "task.paused":
             return "is paused."
         case "task.stalled":
-            for_ = "" if happening.silent_s is None else f" Its last output was {spell(happening.silent_s)} ago."
-            return f"no longer writes anything.{for_}"
+            for_ = "" if happening.silent_s is None else f" Its last output was {duration(happening.silent_s)} ago."
+            return f"has stopped writing output.{for_}"
         case "worker.lost":
             return (
-                f"lost its worker: {task.worker_id} does not answer. It waits for it, as its workflow file specifies."
+                f"lost its worker: {task.worker_id} does not respond. It waits for it, as its workflow file specifies."
             )
     return f"was interrupted: {why}."
 

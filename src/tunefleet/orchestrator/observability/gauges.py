@@ -145,7 +145,7 @@ class Gauges(Collector):
         by_model = ["model"]
         count = _gauge("tunefleet_gpus", "GPUs of connected workers, by model.", by_model)
         busy = _gauge(
-            "tunefleet_gpu_utilisation_ratio", "Mean utilisation of the GPUs that report it, 0 to 1.", by_model
+            "tunefleet_gpu_utilisation_ratio", "Mean utilization of the GPUs that report it, 0 to 1.", by_model
         )
         total = _gauge("tunefleet_gpu_memory_total_bytes", "Total memory of the GPUs of connected workers.", by_model)
         free = _gauge("tunefleet_gpu_memory_free_bytes", "Free memory of these GPUs, as last reported.", by_model)
@@ -163,7 +163,7 @@ class Gauges(Collector):
         names = ["worker", "model"]
         busy = _gauge(
             "tunefleet_worker_gpu_utilisation_ratio",
-            f"Mean utilisation of a worker's GPUs, 0 to 1; of {MOST_WORKERS} workers at most.",
+            f"Mean utilization of a worker's GPUs, 0 to 1; of {MOST_WORKERS} workers at most.",
             names,
         )
         free = _gauge("tunefleet_worker_gpu_memory_free_bytes", "Free memory of a worker's GPUs; likewise.", names)

@@ -110,9 +110,9 @@ def peak(
     idle = [federation_capacity.emptied(worker) for worker in federation_capacity.usable(fleet)]
     room = sum(map(len, assign(wave, idle, Policy()).values()))
     if room >= wanted:
-        enough = "have room for all of them"
+        enough = "can run all of them"
     else:
-        enough = f"have room for {room} of them, and the others wait" if room else "have no room for any of them"
+        enough = f"can run {room} of them, and the others wait" if room else "can run none of them"
     return ConcurrencyForecast(
         wanted=wanted,
         available=room,

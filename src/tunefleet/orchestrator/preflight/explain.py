@@ -174,7 +174,7 @@ def _forecast(
     workers = tuple(placed) if len(placed) >= demand.least else ()
     why = concurrency.shortage(demand, len(placed), fleet) or explain(need, fleet)
     if not workers and why is None:
-        why = "waiting: earlier tasks of the workflow file take the workers that fit."
+        why = "waiting: earlier tasks of the workflow file use the eligible workers."
     return TaskForecast(
         name=node.name,
         kind=need.kind,
@@ -193,7 +193,7 @@ def _forecast_on_engine(node: TaskNode, engine: str) -> TaskForecast:
     return TaskForecast(
         name=node.name,
         kind=spec_columns.known(node).task_type,
-        why=f"gets its nodes from {engine}, and a worker of its own on each",
+        why=f"gets nodes from {engine}, with its own worker on each",
         after=_upstreams(node),
     )
 

@@ -61,7 +61,7 @@ def forecast(
         return MemoryForecast(unknown=f"Unknown: {why}. The task reports its memory when it starts.")
     except (TypeError, ValueError, OverflowError):
         # A configuration that a user uploaded may hold anything.
-        return MemoryForecast(unknown="Unknown: its configuration holds a value of a wrong type.")
+        return MemoryForecast(unknown="Unknown: its configuration has a value of the wrong type.")
 
 
 def _forecast(spec: ModelTrainingSpec, config: Found, worker: WorkerState | None) -> MemoryForecast:

@@ -99,7 +99,7 @@ async def set_enabled(core: ServerContext, actor: Actor, worker_id: str, *, enab
     if not core.settings.elastic:
         raise ConflictError(
             "Elastic scaling is switched off (TUNEFLEET_ELASTIC).",
-            hint="Use `tunefleet workers cordon` to keep new tasks off a worker until you uncordon it.",
+            hint="Use `tunefleet workers cordon` to stop new tasks on a worker until you uncordon it.",
         )
     await core.read(partial(owned, actor=actor, worker_id=worker_id))
     reasons = {worker_id: f"requested by {actor.owner}"}

@@ -97,7 +97,7 @@ def close(
     ids = [row.id for row in attempts if row.slot_class == "job"]
     if not ids:
         return
-    message = f"Not carried out: {why}"
+    message = f"Not executed: {why}"
     closed = [
         row._replace(state="durable", updated_at=now)
         if paused and row.command == ControlCommand.PAUSE
@@ -113,7 +113,7 @@ def close_of_worker(connection: Connection, worker_id: str, now: float) -> None:
     commands.store(
         connection,
         [
-            row._replace(state="failed", message="Not carried out: the worker is lost.", updated_at=now)
+            row._replace(state="failed", message="Not executed: the worker is lost.", updated_at=now)
             for row in commands.under_way(connection, worker_id)
             if row.task_id is None and not done(row)
         ],

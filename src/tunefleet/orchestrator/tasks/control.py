@@ -158,13 +158,13 @@ def _refuse_idle(row: TaskRow, what: str) -> None:
             "dispatched": f"It is starting: try again in a moment, or cancel it with `tunefleet cancel {row.id}`.",
         }
         if row.status == TaskStatus.QUEUED and row.attempts:
-            hints["queued"] = "It waits in the queue to continue: try again when it runs."
+            hints["queued"] = "It is queued to continue: try again when it runs."
         raise ConflictError(
             f"The task {row.id} is {row.status}; only a running one can be {what}.", hint=hints.get(row.status)
         )
     if row.worker_id is None:
         raise ConflictError(
-            f"The task {row.id} is sharded over several workers and cannot be {what}.",
+            f"The task {row.id} is sharded across several workers and cannot be {what}.",
             hint=f"Use `tunefleet cancel {row.id}`.",
         )
     if row.slot_class != "job":

@@ -48,7 +48,7 @@ async def drain(core: ServerContext, actor: Actor, worker_id: str) -> WorkerView
         if row.session == AGENT_SESSION:
             raise ConflictError(
                 f"{row.id} is an agent and cannot be drained: it pulls its jobs.",
-                hint="Cordon it to keep new jobs off it, and stop it on its machine when it has finished.",
+                hint="Cordon it to stop new jobs, and stop it on its machine when it has finished.",
             )
         return control._replace(cordoned_at=control.cordoned_at or now, drains=1)
 

@@ -45,7 +45,7 @@ async def send(core: ServerContext, actor: Actor, worker_id: str, request: Comma
                 raise ConflictError(f"The command id {known.id} was used for another command.", hint="Use a new one.")
             return known
         if worker_id not in snapshot.limits:
-            raise ConflictError(f"The worker {worker_id} does not answer.", hint="Run it on its machine.")
+            raise ConflictError(f"The worker {worker_id} does not respond.", hint="Run it on its machine.")
         row = CommandRow(
             request.command_id or new_id("cmd"), None, None, worker_id, request.command,
             orjson.dumps(request.data).decode(), "pending", None, None, None, actor.owner, snapshot.now, snapshot.now,

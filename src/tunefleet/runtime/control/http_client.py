@@ -60,7 +60,7 @@ class ControlClient:
 
         Raises:
             ConflictError: If the job no longer accepts commands.
-            UnreachableError: If the job does not answer.
+            UnreachableError: If the job does not respond.
         """
         body = ControlRequest(command=command, data=data or {}, command_id=command_id)
         return ControlReply.model_validate(self._call("POST", "control", body.model_dump()))
@@ -70,7 +70,7 @@ class ControlClient:
 
         Raises:
             NotFoundError: If the job has no such command.
-            UnreachableError: If the job does not answer.
+            UnreachableError: If the job does not respond.
         """
         return CommandState.model_validate(self._call("GET", f"commands/{command_id}"))
 
@@ -97,7 +97,7 @@ def _call(
         answer = json.loads(response.read())
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise UnreachableError(
-            f"{who} does not answer on {host.host}:{host.port}.",
+            f"{who} does not respond on {host.host}:{host.port}.",
             hint="List running jobs with `tunefleet control list`.",
             detail=str(error),
         ) from error

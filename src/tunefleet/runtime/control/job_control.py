@@ -69,7 +69,7 @@ class JobController:
 
         Raises:
             NotFoundError: If the machine has no such job.
-            UnreachableError: If the port does not answer.
+            UnreachableError: If the port does not respond.
         """
         client = ControlClient(host, wanted)
         try:
@@ -96,7 +96,7 @@ class JobController:
             except NotFoundError:
                 continue
             return cls(job_id, client, None)
-        raise NotFoundError(f"Job {job_id} does not answer at {host.host}.")
+        raise NotFoundError(f"Job {job_id} does not respond at {host.host}.")
 
     @property
     def live(self) -> bool:
@@ -108,7 +108,7 @@ class JobController:
 
         Raises:
             NotFoundError: If it left no status.
-            UnreachableError: If a remote job does not answer.
+            UnreachableError: If a remote job does not respond.
         """
         if self._client is not None:
             try:
@@ -140,7 +140,7 @@ class JobController:
 
         Raises:
             NotFoundError: If the command is unknown.
-            UnreachableError: If a remote job no longer answers.
+            UnreachableError: If a remote job no longer responds.
         """
         # Checked before the request: a process that ends in between has written its outcomes.
         gone = self._gone()

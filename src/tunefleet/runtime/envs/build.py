@@ -89,7 +89,7 @@ def _check_machine(env: Environment) -> None:
     lacking = [module for module in env.family.needs if find_spec(module) is None]
     if lacking:
         raise MachineError(
-            f"The environment {env.name!r} needs the training quiet_libraries, but {', '.join(lacking)} is missing.",
+            f"The environment {env.name!r} needs the training libraries, but {', '.join(lacking)} is missing.",
             hint=f"Install it: {extras.install_command('train')}",
         )
 

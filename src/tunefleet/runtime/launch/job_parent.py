@@ -137,7 +137,7 @@ def _limit_log(log: Path, limit_bytes: int, over: threading.Event) -> None:
             job_log.shorten(log, limit_bytes)
         except OSError as error:
             if str(error) != reported:  # once, since standard error is that log
-                sys.stderr.write(f"This log is over its limit and cannot be cut: {error}\n")
+                sys.stderr.write(f"This log exceeds its limit and cannot be truncated: {error}\n")
                 sys.stderr.flush()
             reported = str(error)
 

@@ -68,7 +68,7 @@ class WarmStarter:
                 reply = self._ask(connection, {"folder": str(folder), "environment": self._base_env})
         if reply is None or reply.get("code") == "stale":
             self._failures += 1
-            why = reply.get("message") if reply else "it does not answer"
+            why = reply.get("message") if reply else "it does not respond"
             logger.warning("Fork server unavailable: %s", why)
             return None
         self._failures = 0
@@ -89,7 +89,7 @@ class WarmStarter:
             if connection is None:
                 return
             with connection:
-                # It does not answer during its imports; it reads this afterwards, and ends then.
+                # It does not respond during its imports; it reads this afterwards, and ends then.
                 pid, reply = _pid_of(connection), self._ask(connection, {"leaves": True}, _LEAVE_S)
             if pid is None or reply is None or not reply.get("ends"):
                 return

@@ -184,7 +184,7 @@ def _ask(base: Path) -> dict[str, Any] | None:
             line = connection.makefile("rb").readline(_MAX_LINE_BYTES)
             answer = json.loads(line) if line else {}
         except (OSError, ValueError) as error:
-            logger.debug("The engine at %s does not answer: %s", base.name, error)
+            logger.debug("The engine at %s does not respond: %s", base.name, error)
             return None
     return answer if isinstance(answer, dict) else None
 

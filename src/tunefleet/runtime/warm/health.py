@@ -79,7 +79,7 @@ class ClientTracker:
         """Return why the server may end, or None while it may be needed."""
         now = time.monotonic()
         if self._released:
-            return "all clients have left"
+            return "all clients have disconnected"
         if now - self._requested_at >= self.idle_s:
             return f"no job was requested for {self.idle_s:.0f} s"
         self._users = {

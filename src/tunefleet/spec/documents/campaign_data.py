@@ -58,9 +58,9 @@ class CampaignDatasetSpec(Block):
     s3: Annotated[Text, AfterValidator(_object)] | None = None
     """Object in the campaign's S3 storage: `s3://BUCKET/KEY`."""
     config_name: Text | None = None
-    """Configuration name of a hub dataset."""
+    """Configuration name of a Hub dataset."""
     revision: Revision | None = None
-    """Branch, tag or commit on the hub."""
+    """Branch, tag or commit on the Hub."""
     split: Text = "train"
     """Split of the dataset, optionally with a slice as in `datasets`: `train[:5%]`."""
     max_rows: PositiveInt | None = None
@@ -93,7 +93,7 @@ class CampaignDatasetSpec(Block):
         faults += [(key, f"cannot be combined with {given[0]}", "give one of them") for key in given[1:]]
         if given and given[0] != "name":
             faults += [
-                (key, "is only for hub datasets", "leave it out, or give name")
+                (key, "is only for Hub datasets", "leave it out, or give name")
                 for key in _HUB_ONLY
                 if getattr(self, key) is not None
             ]

@@ -68,11 +68,11 @@ class CampaignModelSpec(Block):
     """`model`: how the base model in `model_repo` is loaded."""
 
     revision: Revision | None = None
-    """Branch, tag or commit on the hub."""
+    """Branch, tag or commit on the Hub."""
     trust_remote_code: bool = False
     """Run the Python code that comes with the model; requires a worker started with `--allow-code`."""
     verify: Literal["forward", "files"] = "forward"
-    """Checks of the model before the first training job. `files`: completeness, vocabulary and special tokens;
+    """Checks of the model before the first training run. `files`: completeness, vocabulary and special tokens;
     `forward`: also a forward pass, for which the model must fit into a worker's memory."""
     transformers: TransformersSpec = Field(default_factory=TransformersSpec)
     """How the model is loaded."""
@@ -111,7 +111,7 @@ class CampaignPublishSpec(Block):
     """`hf://ORG/NAME`, `s3://BUCKET/PREFIX`, a folder, or `none`; `{cycle}` is replaced by the number of the cycle. If
     unset and Gradients trains: `hf://<TUNEFLEET_HF_USERNAME>/<campaign>-{cycle}`."""
     private: bool = True
-    """Create hub repositories as private."""
+    """Create Hub repositories as private."""
 
 
 class CampaignBudgetSpec(Block):
@@ -171,10 +171,10 @@ class CampaignSpec(Block):
     datasets: Annotated[tuple[CampaignDatasetSpec, ...], Field(min_length=1, max_length=100)]
     """Sources of the rows."""
     model_repo: ModelName
-    """Base model of the first cycle: hub id, local folder, or `builtin:gsm8k-llama-2m`. Later cycles start from the
+    """Base model of the first cycle: Hub id, local folder, or `builtin:gsm8k-llama-2m`. Later cycles start from the
     promoted model."""
     tokenizer_id: ModelName | None = None
-    """Model whose tokenizer replaces the base model's: hub id or local folder. The embeddings do not change."""
+    """Model whose tokenizer replaces the base model's: Hub id or local folder. The embeddings do not change."""
     hours_to_complete: Annotated[float, Field(gt=0, le=24 * 365), NotBool] = 8
     """Time limit of one task, in hours."""
     samples_per_training: PositiveInt = 150_000

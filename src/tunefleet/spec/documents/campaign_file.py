@@ -59,7 +59,7 @@ def load_campaign_spec(data: Any) -> CampaignSpec:
 
 
 def _read(name: str, block: Any, source: Source, faults: list[Fault]) -> CampaignSpec | None:
-    # The name becomes part of URLs, file names and hub repositories.
+    # The name becomes part of URLs, file names and Hub repositories.
     if not _NAME.fullmatch(name):
         hint = "start with a letter or digit, followed by letters, digits, . _ and -; at most 100 characters"
         faults.append(fault_at((name,), "is not a valid campaign name", source, hint=hint, key=True))

@@ -25,7 +25,7 @@ from tunefleet.spec.tasks.training_tasks import ModelTrainingSpec
 DATABASE: Final = "qdrant"
 
 PathRole = Literal["dataset", "model", "file"]
-# May be a hub id, or a folder on the worker that looks like one, such as `task-ID/final_lora`.
+# May be a Hub id, or a folder on the worker that looks like one, such as `task-ID/final_lora`.
 _OF_ADAPTERS: Final = "model.adapters.*.path"
 # Pointer, role, whether it can only be a local path.
 _PLACES: Final[tuple[tuple[str, PathRole, bool], ...]] = (
@@ -101,7 +101,7 @@ class LocalPath:
     Args:
         pointer: Dotted path below `spec`, such as `data.path`; the key of `SubmitRequest.inputs`.
         role: What it is used for.
-        required: Whether it can only be a local path; otherwise it may also be a hub id, and counts as a local path if
+        required: Whether it can only be a local path; otherwise it may also be a Hub id, and counts as a local path if
             it looks like one or exists next to the workflow file.
         elsewhere: Whether it may also be a path on the worker, or an alternative source is given; then it is uploaded
             only if it exists next to the workflow file.
@@ -127,7 +127,7 @@ class WorkerPath:
         pointer: Dotted path below `spec`.
         value: The path as written, without `file://`.
         beside: Pointers of alternative sources, one of which is sufficient.
-        maybe_hub_name: Whether it may also be a hub repository.
+        maybe_hub_name: Whether it may also be a Hub repository.
     """
 
     pointer: str
@@ -197,7 +197,7 @@ def worker_paths(spec: Mapping[str, Any]) -> list[WorkerPath]:
     """Return the values that a worker would look up on its own disk, unless a file was uploaded for them.
 
     Args:
-        spec: The mapping below `spec`, without references. `builtin:` names, URLs and hub ids are skipped.
+        spec: The mapping below `spec`, without references. `builtin:` names, URLs and Hub ids are skipped.
     """
     found = []
     for places, _, required in (*_PLACES, *_WORKER_PLACES):

@@ -100,7 +100,7 @@ def says_nothing(value: Any) -> bool:
 INSTEAD: Final[dict[str, str]] = {
     "enforce_cpu": "write resources.hardware.gpu.count: 0",
     "model.adapters": "to continue training an adapter, set checkpoint.load",
-    "data.url": "set data.dataset_name to a hub dataset",
+    "data.url": "set data.dataset_name to a Hub dataset",
     "data.column": "set data.text_field to the column",
     "data.name": "set data.config_name to the configuration",
     "data.type": "leave it out; the key of the source determines it",

@@ -25,7 +25,7 @@ class ColumnList(Block):
 
 
 class ColumnSpec(Block):
-    """`template.columns[]`: a labelled value from `node` and `path`, `expr`, or `data`."""
+    """`template.columns[]`: a labeled value from `node` and `path`, `expr`, or `data`."""
 
     label: Text | None = None
     """Label in the prompt; default: `Column 1` and so on."""

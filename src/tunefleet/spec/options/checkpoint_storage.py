@@ -54,7 +54,7 @@ class CheckpointLoadSpec(Block):
     timeout_s: Timeout = Field(default=60.0, alias="timeoutSec")
     """Request timeout, in seconds."""
     archive_format: ArchiveFormat = "auto"
-    """Archive format; `auto` detects it from the content, `none` uses the file as it is."""
+    """Archive format; `auto` detects it from the content, `none` uses the file unchanged."""
     subdir: RelativePath | None = None
     """Folder inside the archive; default: the single top-level folder, if there is one."""
 

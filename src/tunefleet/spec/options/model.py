@@ -20,11 +20,11 @@ class ModelSource(Block):
     """`model.source`: where the model comes from."""
 
     type: Literal["huggingface"] = "huggingface"
-    """Format of the model, for hub ids and local folders alike."""
+    """Format of the model, for Hub ids and local folders alike."""
     identifier: ModelName
     """Hub id, local folder or archive, which is uploaded with the workflow, or `builtin:gsm8k-llama-2m`."""
     revision: Revision | None = None
-    """Branch, tag or commit on the hub."""
+    """Branch, tag or commit on the Hub."""
     trust_remote_code: bool = False
     """Run the Python code that comes with the model; requires a worker started with `--allow-code`."""
 

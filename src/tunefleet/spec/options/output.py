@@ -136,7 +136,7 @@ class OutputSpec(Block):
     artifacts: Annotated[tuple[Named, ...], BeforeValidator(as_list)] = ()
     """Names of further outputs. `responses.json` (or `results.json`), `logs`, `final_lora` or `final_model` are always
     delivered; a name with `.tar.gz` also requests the archive. Any other file or folder in the task's folder is
-    delivered as it is; missing ones are reported in the result's `warnings` and in `manifest.json`."""
+    delivered unchanged; missing ones are reported in the result's `warnings` and in `manifest.json`."""
 
     def wants_archive(self, name: str) -> bool:
         """Whether to create `<name>.tar.gz`.

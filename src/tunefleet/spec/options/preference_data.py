@@ -1,4 +1,4 @@
-"""`spec.data` of preference and reward tasks: pairs, labelled answers, prompts."""
+"""`spec.data` of preference and reward tasks: pairs, labeled answers, prompts."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class PairData(SeparatedRows):
 
 
 class Judged(Block):
-    """`data.examples[]`: a prompt with a labelled answer."""
+    """`data.examples[]`: a prompt with a labeled answer."""
 
     prompt: Words
     """The prompt."""
@@ -108,7 +108,7 @@ class JudgedJsonl(JsonlFile):
 
 
 class LabelledData(SeparatedRows):
-    """`spec.data` of a `kto` task: exactly one source of labelled answers. There is no demo data.
+    """`spec.data` of a `kto` task: exactly one source of labeled answers. There is no demo data.
 
     A row with `chosen` and `rejected` counts as two rows, one desirable and one undesirable.
     """

@@ -137,9 +137,9 @@ class PromptData(ListSpec):
     type: Literal["dataset", "list", "graph_template"]
     """Source of the items."""
     url: Annotated[Text, ABuiltinDataset] | None = None
-    """With `dataset`: hub id, local file or folder, which is uploaded with the workflow, or the URL of a file."""
+    """With `dataset`: Hub id, local file or folder, which is uploaded with the workflow, or the URL of a file."""
     name: Text | None = None
-    """With `dataset`: configuration name of a hub dataset."""
+    """With `dataset`: configuration name of a Hub dataset."""
     split: Text = "train"
     """With `dataset`: split, optionally with a slice as in `datasets`: `train[:5%]`."""
     column: Text = "text"
@@ -151,7 +151,7 @@ class PromptData(ListSpec):
     buffer_size: PositiveInt | None = None
     """With `dataset`: size of the shuffle buffer, in rows; default: all rows."""
     revision: Revision | None = None
-    """With `dataset`: branch, tag or commit on the hub."""
+    """With `dataset`: branch, tag or commit on the Hub."""
     trust_remote_code: Annotated[
         bool, only(False, "datasets with custom code cannot be loaded", "leave it out, or write false")
     ] = False

@@ -138,7 +138,7 @@ class ResourcesSpec(Block):
     """`spec.resources`: requirements on a worker."""
 
     replicas: Annotated[int, Field(ge=1, le=MAX_SHARDS), NotBool] = 1
-    """Maximum number of shards into which the items are split over several workers; the results are joined in order.
+    """Maximum number of shards into which the items are split across several workers; the results are joined in order.
     Same as `parallel.max_shards`, for task types that have it; other types run once."""
     processes: PositiveInt = 1
     """Ranks per worker, started by torchrun; with GPUs it must equal `hardware.gpu.count`, which is the default. Each

@@ -1,4 +1,4 @@
-"""Sources of training rows: a hub dataset, a file, a URL, an artifact, or inline rows."""
+"""Sources of training rows: a Hub dataset, a file, a URL, an artifact, or inline rows."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class DataSource:
     """A source of rows.
 
     Args:
-        kind: `hub` (a hub id or a local folder), `file` (uploaded file or folder, or `builtin:NAME`),
+        kind: `hub` (a Hub id or a local folder), `file` (uploaded file or folder, or `builtin:NAME`),
             `worker_file` (on the worker's disk), `url` (the worker fetches it), `inline`, `artifact`.
         pointer: The key that names it, such as `data.path`; also its key in a job's `inputs`.
         value: The value of that key; empty for `inline`.
@@ -162,11 +162,11 @@ class RowsSpec(Block):
     dataset_name: Annotated[Text, ABuiltinDataset] | None = None
     """Hub id or local folder of a dataset."""
     config_name: Text | None = None
-    """Configuration name of a hub dataset."""
+    """Configuration name of a Hub dataset."""
     split: Text = "train"
     """Split of the dataset, optionally with a slice as in `datasets`: `train[:5%]`."""
     revision: Revision | None = None
-    """Branch, tag or commit on the hub."""
+    """Branch, tag or commit on the Hub."""
     trust_remote_code: Annotated[
         bool, only(False, "datasets with custom code cannot be loaded", "leave it out, or write false")
     ] = False
@@ -202,7 +202,7 @@ class RowsSpec(Block):
         faults.extend((name, f"cannot be combined with {given[0]}", hint) for name in given[1:])
         if given and "dataset_name" not in given:
             faults.extend(
-                (name, "is only for dataset_name", "leave it out, or name a hub dataset with dataset_name")
+                (name, "is only for dataset_name", "leave it out, or name a Hub dataset with dataset_name")
                 for name in ("config_name", "revision")
                 if getattr(self, name) is not None
             )

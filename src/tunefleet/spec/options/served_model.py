@@ -40,7 +40,7 @@ class VllmSpec(Block):
     dtype: Dtype = "auto"
     """Data type of the weights."""
     download_dir: Text | None = None
-    """Folder on the worker for models from the hub."""
+    """Folder on the worker for models from the Hub."""
     max_num_batched_tokens: PositiveInt | None = None
     """Maximum number of tokens per forward pass."""
     max_cudagraph_capture_size: PositiveInt | None = None
@@ -101,7 +101,7 @@ class AdapterSpec(Block):
     """Folder or archive on the submitting machine, which is uploaded with the workflow, or on the worker; or a hub
     id."""
     revision: Revision | None = None
-    """Branch, tag or commit of the hub repository in `path`."""
+    """Branch, tag or commit of the Hub repository in `path`."""
     task_id: Text | None = Field(default=None, alias="taskId")
     """Id of the task that trains it; a dependency whose files are kept, as with `checkpoint.load`."""
     url: Url | None = None

@@ -63,9 +63,9 @@ class ApiSpec(Block):
     json_body: Any = Field(default=None, alias="json")
     """Request body, sent as JSON."""
     body: Any = None
-    """Request body: a string as it is, any other value as JSON."""
+    """Request body: a string unchanged, any other value as JSON."""
     form: Any = Field(default=None, alias="data")
-    """Request body: a mapping as a form, a string as it is."""
+    """Request body: a mapping as a form, a string unchanged."""
     timeout_sec: Annotated[float, Field(gt=0, le=3600), NotBool] = 60.0
     """Request timeout, in seconds."""
     verify_tls: bool = True

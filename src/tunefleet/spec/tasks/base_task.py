@@ -1,4 +1,4 @@
-"""The base of all task types, and of those whose items can be split over several workers."""
+"""The base of all task types, and of those whose items can be split across several workers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class BaseTaskSpec(Block):
     """Keys of every task type."""
 
     splits: ClassVar[bool] = False
-    """Whether the items of the task type can be split over several workers."""
+    """Whether the items of the task type can be split across several workers."""
     spans: ClassVar[bool] = False
     """Whether one task can run on several workers at the same time."""
 
@@ -154,7 +154,7 @@ class BaseTaskSpec(Block):
 
 
 class SplittableTaskSpec(BaseTaskSpec):
-    """Keys of task types whose items can be split over several workers."""
+    """Keys of task types whose items can be split across several workers."""
 
     splits: ClassVar[bool] = True
 

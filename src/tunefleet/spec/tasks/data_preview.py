@@ -16,7 +16,7 @@ class PreviewSpec(Block):
     """`preview`: dry run. The result shows which tokens would be trained; no files are written."""
 
     model: ModelName
-    """Model whose tokenizer and chat template are used: hub id, local folder or `builtin:NAME`."""
+    """Model whose tokenizer and chat template are used: Hub id, local folder or `builtin:NAME`."""
     rows: Annotated[int, Field(ge=1, le=50), NotBool] = 5
     """Number of rows to show."""
     max_seq_length: PositiveInt = 1024

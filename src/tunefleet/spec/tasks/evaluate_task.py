@@ -121,7 +121,7 @@ class EvaluationSpec(Block):
     match: MatchSpec = Field(default_factory=MatchSpec)
     """With `exact_match`: which part of an answer is compared."""
     tasks: Annotated[tuple[Text, ...], Field(min_length=1, max_length=200), BeforeValidator(as_list)] | None = None
-    """With `lm_eval`: task names, from `include_path` or from lm-eval itself, whose data comes from the hub."""
+    """With `lm_eval`: task names, from `include_path` or from lm-eval itself, whose data comes from the Hub."""
     include_path: Text | None = None
     """With `lm_eval`: folder with your own tasks (YAML and data), which is uploaded with the workflow. Paths of data
     files are relative to it."""

@@ -61,7 +61,7 @@ class DpoSpec(AlignmentTaskSpec, FederableTaskSpec):
 
 
 class KtoSpec(AlignmentTaskSpec, FederableTaskSpec):
-    """`taskType: kto`: trains a model on answers labelled desirable or undesirable (KTO)."""
+    """`taskType: kto`: trains a model on answers labeled desirable or undesirable (KTO)."""
 
     smallest_batch = 2
 

@@ -62,10 +62,10 @@ class EmbeddingModelSpec(VectorSpec):
     """`spec.embedding` of a `rag` or `rag_index` task."""
 
     model: ModelName = "sentence-transformers/all-MiniLM-L6-v2"
-    """Embedding model: hub id, local folder, which is uploaded with the workflow, or a built-in one. Search a
+    """Embedding model: Hub id, local folder, which is uploaded with the workflow, or a built-in one. Search a
     collection with the model that it was indexed with."""
     revision: Revision | None = None
-    """Branch, tag or commit on the hub."""
+    """Branch, tag or commit on the Hub."""
     trust_remote_code: bool = False
     """Run the Python code that comes with the model; requires a worker started with `--allow-code`."""
 

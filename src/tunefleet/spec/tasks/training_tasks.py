@@ -366,7 +366,7 @@ def _checks(
         (
             blocks.get("federation") is not None,
             _AT,
-            "a federation already distributes the training over workers",
+            "a federation already distributes the training across workers",
             "leave one of them out",
         ),
         (

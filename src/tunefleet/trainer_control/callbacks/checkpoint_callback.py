@@ -171,7 +171,7 @@ def _find_best(args: TrainingArguments, state: TrainerState) -> None:
     elif world.node() is None and (
         state.best_model_checkpoint is None or not Path(state.best_model_checkpoint).is_dir()
     ):
-        logger.warning("The best checkpoint so far, %s, is missing; the best of the following ones counts", name)
+        logger.warning("The best checkpoint so far, %s, is missing; the best of the later ones counts", name)
         state.best_model_checkpoint = state.best_metric = None
         if step is not None:
             state.best_global_step = None

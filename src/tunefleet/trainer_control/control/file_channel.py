@@ -55,7 +55,7 @@ class FileChannel:
         self._board.listen(self._answer)
         watch = (self._stop, POLL_S, self._look, "The control folder cannot be read", logger)
         threading.Thread(target=files.until, args=watch, name="tunefleet-control-files", daemon=True).start()
-        logger.debug("Commands are taken as files in %s", self.folder)
+        logger.debug("Commands are read from files in %s", self.folder)
 
     def stop(self) -> None:
         """Check a last time, so that no command stays without an outcome, and end."""

@@ -149,7 +149,7 @@ class Leader:
             try:
                 self._board.submit(item.command, item.data, item.command_id)
             except ClosedError as closed:
-                logger.warning("%s from another rank is not carried out: %s", item.command, closed)
+                logger.warning("%s from another rank is not executed: %s", item.command, closed)
 
     def _urgent(self) -> Sequence[Command]:
         if not self._board.armed:
@@ -239,4 +239,4 @@ def _end(connection: StoreConnection) -> None:
             # Only peers on this machine can be signalled.
             os.kill(pid, signal.SIGTERM)
         except ProcessLookupError:
-            logger.debug("Process %d is gone already", pid)
+            logger.debug("Process %d has already ended", pid)

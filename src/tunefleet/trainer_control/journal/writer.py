@@ -189,7 +189,7 @@ class JournalWriter:
             record.update(probe() if probe is not None else {})
         except Exception as error:  # noqa: BLE001 - a failed probe must not lose the progress record
             if not self._probe_failed:
-                logger.warning("A progress record lacks the fields of its probe: %s", error)
+                logger.warning("A progress record lacks its resource usage: %s", error)
             self._probe_failed = True
         self._queue.append(record)
 
@@ -227,7 +227,7 @@ class JournalWriter:
             self._thinned = True
             message = (
                 f"Points are missing from step {record['step']:,} on: the job's journals have reached {used:,} bytes "
-                f"of their limit of {LIMIT_BYTES:,}, so metrics are recorded less and less often."
+                f"of their limit of {LIMIT_BYTES:,}, so metrics are recorded less often."
             )
             self._put("event", {"name": "journal.thinned", "message": message, "level": "warning", "data": {}})
         # Per curve: of two alternating kinds of records, one would otherwise be dropped completely.

@@ -108,7 +108,7 @@ class ChatRelay:
         try:
             return next(call.lines(), None)
         except (OSError, ValueError) as error:
-            logger.info("Chat %s does not answer: %s", self._task_id, error)
+            logger.info("Chat %s does not respond: %s", self._task_id, error)
             return None
         finally:
             call.close()

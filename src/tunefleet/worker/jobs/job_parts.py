@@ -50,7 +50,7 @@ def own_offer(offer: Offer, part: MergedTask) -> Offer:
 def missing(offer: Offer, part: MergedTask) -> Finish:
     """Return the end of a task for which the run returned no result."""
     error = (
-        f"The run of {offer.task_id} ({offer.name}), which also computed {part.task_id} ({part.name}), "
+        f"The run of {offer.task_id} ({offer.name}), which also ran {part.task_id} ({part.name}), "
         "returned no result for it."
     )
     return Finish(token=part.token, outcome="failed", reason=TaskReason.BUG, error=error)
@@ -66,7 +66,7 @@ def failed(token: str, result: Mapping[str, Any]) -> Finish | None:
 
 def release(token: str, offer: Offer, error: str | None) -> Finish:
     """Return the end of a task whose coalesced run did not complete: it is retried on its own."""
-    message = f"The run of {offer.task_id} ({offer.name}), which also computed it, failed: {error or 'it ended.'}"
+    message = f"The run of {offer.task_id} ({offer.name}), which also ran it, failed: {error or 'it ended.'}"
     return Finish(token=token, outcome="released", reason=TaskReason.RELEASED, error=message)
 
 

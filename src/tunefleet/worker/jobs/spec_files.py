@@ -153,7 +153,7 @@ class ReferenceFetcher:
             sleep=lambda seconds: self._mailbox.sleep(seconds, unwanted=self._fetching.stop.is_set),
             before_sleep=lambda state: self._fetching.wait(
                 address.name,
-                (state.outcome and state.outcome.exception()) or UnreachableError("The host does not answer."),
+                (state.outcome and state.outcome.exception()) or UnreachableError("The host does not respond."),
                 state.seconds_since_start or 0.0,
             ),
             reraise=True,
@@ -230,7 +230,7 @@ class ReferenceFetcher:
 
 
 def _names_places(spec: Mapping[str, Any]) -> bool:
-    """Whether a spec may reference something that is neither uploaded nor on a hub."""
+    """Whether a spec may reference something that is neither uploaded nor on the Hub."""
     # A cheap check first: most specs reference nothing of the kind, and need not be parsed for it.
     data, training = spec.get("data"), spec.get("training")
     start = (spec.get("checkpoint") or {}).get("load") or (training or {}).get("resume_from_path")

@@ -50,7 +50,7 @@ def join(
         InputError: If the URL is invalid, or this machine is a worker of another server.
         AuthError: If the token is invalid, expired or revoked.
         ConflictError: If another machine has used it.
-        UnreachableError: If the server does not answer; the same command may be repeated.
+        UnreachableError: If the server does not respond; the same command may be repeated.
     """
     base, file = normalise(url), settings.joined_file
     _refuse_other_server(file, base, replace=replace)

@@ -137,7 +137,7 @@ def share_of_two(weights: Sequence[int], memory: int | None, asked: float | None
 
 
 def weights_size(path: str) -> int:
-    """Return the size of a model's weights in bytes; 0 if it is on a hub, or there are none."""
+    """Return the size of a model's weights in bytes; 0 if it is on the Hub, or there are none."""
     folder = Path(path)
     sizes = (sum(each.stat().st_size for each in folder.glob(pattern)) for pattern in _WEIGHTS)
     return next((size for size in sizes if size), 0)

@@ -38,7 +38,7 @@ _STATE: Final = "chat.json"
 _AS_THEY_ARE = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "seed",
 )  # fmt: skip
-_TOO_LONG: Final = re.compile(r"Prompt \d+ has (\d+) tokens, and the model knows (\d+)")
+_TOO_LONG: Final = re.compile(r"Prompt \d+ has (\d+) tokens, but the model supports (\d+)")
 
 
 def run(folder: Path) -> None:
@@ -242,7 +242,7 @@ def _of_conversation(error: RequestError) -> InputError:
     if found is None:
         return error
     return InputError(
-        f"The conversation has {found[1]} tokens, and the model supports {found[2]} including its answer.",
+        f"The conversation has {found[1]} tokens, but the model supports {found[2]} with the answer.",
         hint="/reset starts a new chat; with an API client, omit older messages.",
     )
 

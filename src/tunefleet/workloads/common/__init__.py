@@ -1,1 +1,1 @@
-"""Shared by several workloads: job and outputs, hub models and files, checks of untrusted folders."""
+"""Shared by several workloads: job and outputs, Hub models and files, checks of untrusted folders."""

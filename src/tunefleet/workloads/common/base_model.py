@@ -36,10 +36,10 @@ class Source:
 def locate(
     identifier: str, local: str | None, *, revision: str | None = None, trust_remote_code: bool = False
 ) -> Source:
-    """Locate a model: built in, a local folder, or on the hub.
+    """Locate a model: built in, a local folder, or on the Hub.
 
     Raises:
-        UnreachableError: If the hub does not answer and the model is not in the cache.
+        UnreachableError: If the Hub does not respond and the model is not in the cache.
     """
     if assets.is_builtin(identifier):
         path = str(assets.locate(identifier, "model"))
@@ -71,7 +71,7 @@ def locate_named(
     """Locate the model that a spec names, or the input that replaces it.
 
     Raises:
-        UnreachableError: If the hub does not answer and the model is not in the cache.
+        UnreachableError: If the Hub does not respond and the model is not in the cache.
     """
     local = inputs.get(POINTER)
     folder = None if local is None else str(only_folder(unpacked_path(Path(local), workspace)))
@@ -122,7 +122,7 @@ def require_same_vocabulary(adapter: Path, rows: int, label: str) -> None:
         ) from error
     if own - {rows}:
         raise ModelError(
-            f"The adapter {label} has embeddings for {max(own):,} tokens, and the model has {rows:,}.",
+            f"The adapter {label} has embeddings for {max(own):,} tokens, but the model has {rows:,}.",
             hint="Merge it into the base with a task of kind `merge`, and use the merged model.",
         )
 
@@ -148,6 +148,6 @@ def loading_error(what: str, source: Source, error: Exception) -> ModelError:
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return ModelError(
         f"The {what} of {source.identifier} cannot be loaded: {reason}",
-        hint="Check that the folder or hub repository contains a causal language model with its tokenizer.",
+        hint="Check that the folder or Hub repository contains a causal language model with its tokenizer.",
         detail=str(error),
     )

@@ -32,7 +32,7 @@ _REPLACED: Final = frozenset({"tokenizer_file", "special_tokens_map_file", "voca
 _OF_A_MODEL: Final = re.compile(r"(file|path|dir|folder|backbone|structure)$")
 # All strings below this key are folders of parts.
 _FOLDERS: Final = "structure"
-# Files in which a hub dataset lists its data files.
+# Files in which a Hub dataset lists its data files.
 CARDS: Final = ("README.md", ".huggingface.yaml")
 _DATA: Final = frozenset({"data_files", "data_dir", "path"})
 _IN_PLACE: Final = frozenset({"hf", "zip", "tar", "gzip", "gz", "bz2", "xz", "lz4", "zstd"})
@@ -66,9 +66,9 @@ def check_adapter(folder: Path) -> None:
 
 
 def check_dataset(folder: Path) -> None:
-    """Refuse a hub dataset whose card names data outside its repository."""
+    """Refuse a Hub dataset whose card names data outside its repository."""
     for file in (folder / name for name in CARDS if (folder / name).is_file()):
-        # Decoded like the hub's library, which does not normalize line breaks: both must see the same head.
+        # Decoded like the Hub's library, which does not normalize line breaks: both must see the same head.
         text = file.read_bytes().decode("utf-8", errors="replace")
         head = text if file.suffix == ".yaml" else (found[2] if (found := REGEX_YAML_BLOCK.search(text)) else "")
         try:

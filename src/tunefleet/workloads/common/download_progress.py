@@ -1,4 +1,4 @@
-"""Reports the download progress of hub models while a job loads them."""
+"""Reports the download progress of Hub models while a job loads them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Resolves models and datasets of the Hugging Face Hub, with quick and clear errors.
 
 The libraries retry an unreachable hub for most of a minute. Here one short request checks that the name exists and the
-hub answers; if it does not answer, the local cache is used.
+hub answers; if it does not respond, the local cache is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tunefleet.workloads.common import download_progress
 
 Kind = Literal["model", "dataset"]
 _TIMEOUT_S = 10.0
-# Licences are accepted on the official site, even if the files come from a mirror.
+# Licenses are accepted on the official site, even if the files come from a mirror.
 _PAGES: Final = "https://huggingface.co"
 
 
@@ -38,18 +38,18 @@ class Resolved(NamedTuple):
 
 
 def resolve(name: str, kind: Kind, revision: str | None = None) -> Resolved:
-    """Return the arguments of `from_pretrained` or `load_dataset` for a hub name.
+    """Return the arguments of `from_pretrained` or `load_dataset` for a Hub name.
 
     Raises:
         ModelError: If the model does not exist or may not be read.
         DataError: If the dataset does not exist or may not be read.
-        UnreachableError: If the hub does not answer and nothing is in the cache.
+        UnreachableError: If the Hub does not respond and nothing is in the cache.
     """
     wrong = ModelError if kind == "model" else DataError
     if (error := hub_id_error(name)) is not None:
         # Before the disk is accessed: with a path such as `../x`, the error would reveal which files exist.
         raise wrong(
-            f"There is no {kind} {name!r}: it is neither a path that was given to the task nor a name of the hub, "
+            f"There is no {kind} {name!r}: it is neither a path that was given to the task nor a name of the Hub, "
             f"since it {error}.",
             hint="Correct the path, or write the name as owner/name.",
         )
@@ -58,7 +58,7 @@ def resolve(name: str, kind: Kind, revision: str | None = None) -> Resolved:
     if Path(name).exists():
         # The libraries would load that folder instead, depending on the working directory of this process.
         raise wrong(
-            f"The {kind} {name!r} is a hub name, but the working directory of the job also has a file or folder "
+            f"The {kind} {name!r} is a Hub name, but the working directory of the job also has a file or folder "
             "with this name.",
             hint=f"Write ./{name} if you mean the folder.",
         )
@@ -66,7 +66,7 @@ def resolve(name: str, kind: Kind, revision: str | None = None) -> Resolved:
         cached = _cached(name, kind, revision)
         if cached is None:
             raise wrong(
-                f"There is no {kind} {name!r}: no such folder, not in the local cache, and the hub is disabled.",
+                f"There is no {kind} {name!r}: no such folder, not in the local cache, and the Hub is disabled.",
                 hint="Correct the path or name, or unset HF_HUB_OFFLINE on the worker to allow the download.",
             )
         return Resolved(cached, revision)
@@ -90,7 +90,7 @@ def fetched(name: str, revision: str | None = None, patterns: Sequence[str] | No
 
     Raises:
         ModelError: If it does not exist or may not be read.
-        UnreachableError: If the hub does not answer and it is not in the cache.
+        UnreachableError: If the Hub does not respond and it is not in the cache.
     """
     found = resolve(name, "model", revision)
     return download_files(name, found.revision, patterns) if found.path == name else Path(found.path)
@@ -107,19 +107,19 @@ def download_files(
 
 @contextmanager
 def explain_errors(name: str, kind: Kind, revision: str | None = None) -> Iterator[None]:
-    """Convert errors of the hub client to errors with a hint.
+    """Convert errors of the Hub client to errors with a hint.
 
     Raises:
         ModelError: If the model does not exist or may not be read.
         DataError: If the dataset does not exist or may not be read.
-        UnreachableError: If the hub does not answer.
+        UnreachableError: If the Hub does not respond.
     """
     wrong = ModelError if kind == "model" else DataError
     try:
         yield
     except HFValidationError:
         raise wrong(
-            f"There is no {kind} {name!r}: it is neither an existing path nor a name of the hub.",
+            f"There is no {kind} {name!r}: it is neither an existing path nor a name of the Hub.",
             hint="Correct the path, or write the name as owner/name.",
         ) from None
     except GatedRepoError:
@@ -128,17 +128,17 @@ def explain_errors(name: str, kind: Kind, revision: str | None = None) -> Iterat
         raise wrong(f"The {kind} {name!r} has no revision {revision!r}.", hint="Correct `revision`.") from None
     except RepositoryNotFoundError:
         raise wrong(
-            f"There is no {kind} {name!r} on the hub, or it is private.",
+            f"There is no {kind} {name!r} on the Hub, or it is private.",
             hint="Correct the name, or set HF_TOKEN on the worker to a token that may read it.",
         ) from None
     except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # the client's own, not re-exported
         if _status(error) in {401, 403}:
             raise wrong(
-                f"The hub denied access to the {kind} {name!r}: the token is invalid or may not read it.",
+                f"The Hub denied access to the {kind} {name!r}: the token is invalid or may not read it.",
                 hint=_licence_hint(name, kind),
             ) from None
         raise UnreachableError(
-            f"The hub cannot be reached for the {kind} {name!r} ({error}), and it is not in the local cache.",
+            f"The Hub cannot be reached for the {kind} {name!r} ({error}), and it is not in the local cache.",
             hint="Check the worker's network, use a local folder, or set HF_HUB_OFFLINE=1 to use the cache only.",
         ) from error
 
@@ -159,9 +159,9 @@ def _ask(name: str, kind: Kind, revision: str | None) -> Any:
 def _licence_hint(name: str, kind: Kind) -> str:
     page = f"{_PAGES}/{name}" if kind == "model" else f"{_PAGES}/datasets/{name}"
     if get_token() is None:
-        return f"Accept its licence at {page} and set HF_TOKEN on the worker to a token of that account."
+        return f"Accept its license at {page} and set HF_TOKEN on the worker to a token of that account."
     return (
-        f"Accept its licence at {page} with the account of the worker's HF_TOKEN (and give that token the right to "
+        f"Accept its license at {page} with the account of the worker's HF_TOKEN (and give that token the right to "
         "read gated repositories), or set another HF_TOKEN."
     )
 

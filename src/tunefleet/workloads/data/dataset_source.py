@@ -1,4 +1,4 @@
-"""A dataset by name: a file, a folder, a bundled one, or one on a hub; and a split of it, or a slice.
+"""A dataset by name: a file, a folder, a bundled one, or one on the Hub; and a split of it, or a slice.
 
 Resolves locations on this machine; `readers` handles the formats.
 """
@@ -27,7 +27,7 @@ _SPLIT = re.compile(r"^(?P<name>[^\[\]]+)(\[(?P<from>-?\d+%?)?:(?P<to>-?\d+%?)?\
 
 @dataclass(frozen=True, slots=True)
 class HubSet:
-    """Configuration and revision of a dataset on a hub."""
+    """Configuration and revision of a dataset on the Hub."""
 
     config: str | None = None
     revision: str | None = None
@@ -44,7 +44,7 @@ class Place:
 
     @property
     def on_disk(self) -> bool:
-        """Whether it is on this machine; else the hub is queried, or its cache."""
+        """Whether it is on this machine; else the Hub is queried, or its cache."""
         return self.local is not None or self.hub is None or not self._may_be_hub_name
 
     def read(self, split: str, limit: int | None) -> tuple[Rows, str]:
@@ -76,11 +76,11 @@ class Place:
 
     @property
     def _may_be_hub_name(self) -> bool:
-        """Whether the name may be one on a hub: a path of that name in the current folder is not meant."""
+        """Whether the name may be one on the Hub: a path of that name in the current folder is not meant."""
         return not self.name.startswith(BUILTIN_PREFIX) and not is_written_as_path(self.name)
 
     def _path(self) -> Path | None:
-        """Return its path; None if it is on the hub."""
+        """Return its path; None if it is on the Hub."""
         if self.name.startswith(BUILTIN_PREFIX):
             return assets.locate(self.name, "dataset")
         if self.local is None and self.hub is not None and self._may_be_hub_name:

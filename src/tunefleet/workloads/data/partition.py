@@ -36,7 +36,7 @@ def split(count: int, total: int, how: SplitSpec, values: Sequence[Any], seed: i
     labels = _labels(values, how.column)
     if how.by == "column":
         return _whole_values(labels, total, how.column)
-    assert how.alpha is not None, "the spec asks for it"
+    assert how.alpha is not None, "the spec has it"
     return _uneven_mixtures(labels, total, how.alpha, draw)
 
 

@@ -96,7 +96,7 @@ def read_path(path: Path, split: str, limit: int | None = None) -> Rows:
     """Read one split from a file or a folder.
 
     Args:
-        path: A data file; a folder saved by `datasets`; or a folder as on the hub: one file per split, or
+        path: A data file; a folder saved by `datasets`; or a folder as on the Hub: one file per split, or
             `train-00000-of-00002.parquet` and so on, in the folder itself or in `data/`.
         split: The bare name of the split, such as `train`. A file is a single split whatever its name.
     """

@@ -1,4 +1,4 @@
-"""From the `data` block of a spec to rows: which file, folder, hub dataset or inline text, which split, how many.
+"""From the `data` block of a spec to rows: which file, folder, Hub dataset or inline text, which split, how many.
 
 Resolves the spec and the inputs on this machine; `readers` handles formats, and `shapes` columns.
 """
@@ -126,7 +126,7 @@ def open_stream(data: TrainingData, inputs: Mapping[str, str], workspace: Path) 
 
     Raises:
         DataError: If the dataset does not exist, is malformed, empty, lacks a column, or cannot be streamed.
-        UnreachableError: If it is on a hub that does not answer.
+        UnreachableError: If it is on the Hub that does not respond.
     """
     source = _chosen(data, inputs)
     place = Place(source.value, inputs.get(source.pointer), workspace, _hub(data) if source.kind == "hub" else None)

@@ -112,7 +112,7 @@ class Encoder:
         if self._vocabulary is not None and highest >= self._vocabulary:
             token = self.tokenizer.convert_ids_to_tokens([highest])[0]
             raise ModelError(
-                f"{place} has the token {token!r} (id {highest}), and the model has embeddings for "
+                f"{place} has the token {token!r} (id {highest}), but the model has embeddings for "
                 f"{self._vocabulary:,} tokens: its tokenizer has {len(self.tokenizer):,}.",
                 hint="Use the tokenizer that belongs to the model, or resize the model's embeddings and save both.",
             )

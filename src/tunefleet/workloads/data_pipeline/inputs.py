@@ -57,7 +57,7 @@ class Source:
 
         Raises:
             DataError: If the data is malformed.
-            UnreachableError: If it is on a hub that does not answer.
+            UnreachableError: If it is on the Hub that does not respond.
         """
         found = enumerate(self._values(on_bad), 1)
         for number, values in itertools.islice(found, self._spec.max_samples):
@@ -72,7 +72,7 @@ class Source:
         if self._source.kind == "inline":
             return iter(self._spec.rows or ())
         local = Path(self._place.local or self._source.value)
-        # A table of the hub's cache is memory-mapped; a slice needs the number of rows.
+        # A table of the Hub's cache is memory-mapped; a slice needs the number of rows.
         if _SLICED.search(self._spec.split) or not self._place.on_disk or local.suffix.lower() == ".json":
             return iter(self._place.read(self._spec.split, self._spec.max_samples)[0])
         return _streamed(self._place.stream(self._spec.split)[0], on_bad)

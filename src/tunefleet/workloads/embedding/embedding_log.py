@@ -27,7 +27,7 @@ class ProgressReporter:
         self._check_commands = check_commands
         self._began = time.monotonic()
         if before:
-            session.journal.event("items.kept", f"{before:,} of {total:,} items were done before.")
+            session.journal.event("items.kept", f"{before:,} of {total:,} items were done in an earlier launch.")
 
     def at(self, done: int) -> None:
         """Report the number of finished items; carry out commands that arrived meanwhile."""

@@ -149,7 +149,7 @@ class SentenceModel:
             first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise ModelError(
                 f"The model {source.identifier} cannot be loaded: {first}",
-                hint="Check that the folder or hub name holds a model of sentence-transformers.",
+                hint="Check that the folder or Hub name holds a model of sentence-transformers.",
                 detail=str(error),
             ) from error
         self._tokenizer: Any = self._model.tokenizer

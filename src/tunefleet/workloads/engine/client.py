@@ -138,7 +138,7 @@ class WarmEngine:
                         text += str(message["piece"])
                         # The repeated answer must begin with the text that the caller already has.
                         if not text.startswith(sent[: len(text)]):
-                            raise UnreachableError("The engine died in the middle of an answer.", hint="Try again.")
+                            raise UnreachableError("The engine died during an answer.", hint="Try again.")
                         if len(text) > len(sent):
                             piece, sent = text[len(sent) :], text
                             yield piece

@@ -61,7 +61,7 @@ class Prompts:
         if self._vocabulary is not None and max(found) >= self._vocabulary:
             token = self.tokenizer.convert_ids_to_tokens([max(found)])[0]
             raise RequestError(
-                f"Prompt {request.key} has the token {token!r} (id {max(found)}), and the model has embeddings for "
+                f"Prompt {request.key} has the token {token!r} (id {max(found)}), but the model has embeddings for "
                 f"{self._vocabulary:,} tokens.",
                 key=request.key,
                 hint="Use the tokenizer that belongs to the model.",
@@ -69,7 +69,7 @@ class Prompts:
         if self.context is not None and len(found) >= self.context:
             raise RequestError(
                 # `workloads.chat` parses this message.
-                f"Prompt {request.key} has {len(found)} tokens, and the model knows {self.context} with the answer.",
+                f"Prompt {request.key} has {len(found)} tokens, but the model supports {self.context} with the answer.",
                 key=request.key,
                 hint="Shorten it, or use a model with a longer context.",
             )

@@ -136,4 +136,4 @@ def _rank(rank: int) -> int:
     for known in _RANKS:
         if rank <= known:
             return known
-    raise InputError(f"An adapter has rank {rank}, and vLLM supports at most {_RANKS[-1]}.", hint="Use apply: merge.")
+    raise InputError(f"An adapter has rank {rank}, but vLLM supports at most {_RANKS[-1]}.", hint="Use apply: merge.")

@@ -56,7 +56,7 @@ def _devices(options: Mapping[str, Any], *, on_cpu: bool) -> dict[str, Any]:
     if on_cpu:
         if asked == "cuda":
             raise MachineError(
-                "The spec asks for `device_map: cuda`, and this job has no GPU.",
+                "The spec requests `device_map: cuda`, but this job has no GPU.",
                 hint="Request one with `resources.hardware.gpu`, or leave it out.",
             )
         return {}

@@ -21,7 +21,7 @@ from tunefleet.workloads.common import containment
 
 # Keys that run external code if true, anywhere in a task.
 _RUNS: Final = frozenset({"hf_evaluate", "trust_remote_code", "custom_generate"})
-# Keys whose value is a path, an address or a name on the hub.
+# Keys whose value is a path, an address or a name on the Hub.
 _OPENED: Final = frozenset({"dataset_path", "dataset_name", "dataset_kwargs", "use_prompt"})
 _HINT: Final = "Set `run_code: true` if you trust it, and start the worker with --allow-code."
 

@@ -39,7 +39,7 @@ def read(evaluation: EvaluationSpec, index: int, inputs: Mapping[str, str], work
 
     Raises:
         DataError: If they are invalid.
-        UnreachableError: If they are on a hub that does not answer.
+        UnreachableError: If they are on the Hub that does not respond.
     """
     data = evaluation.data
     assert data is not None

@@ -178,10 +178,10 @@ def _hub_named(name: str) -> Iterator[None]:
         offline = "OfflineMode" in texts or any(word in each for each in names for word in _OFFLINE)
         if offline or "DatasetNotFoundError" in names:
             set_so = os.environ.get("HF_HUB_OFFLINE", "") not in {"", "0"}
-            why = "HF_HUB_OFFLINE is set" if set_so else "the hub does not answer"
+            why = "HF_HUB_OFFLINE is set" if set_so else "the Hub does not respond"
             raise UnreachableError(
                 f"The data of the lm-eval task {name} cannot be downloaded: {why}.",
-                hint="Give the worker access to the hub, or define the task with your own data (include_path).",
+                hint="Give the worker access to the Hub, or define the task with your own data (include_path).",
             ) from error
         raise
 

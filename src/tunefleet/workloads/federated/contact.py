@@ -41,7 +41,7 @@ class Reachability:
         self._lost_at: float | None = None
 
     def lost(self, error: BaseException | None) -> None:
-        """Log that the server does not answer, unless it is known."""
+        """Log that the server does not respond, unless it is known."""
         with self._lock:
             if self._lost_at is None:
                 self._lost_at = time.monotonic()

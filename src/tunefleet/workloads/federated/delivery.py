@@ -15,7 +15,7 @@ from tunefleet.errors import ArtifactError, TunefleetError, UnreachableError
 from tunefleet.schemas.federated import UpdateCreate, UpdateTaken
 from tunefleet.workloads.federated.contact import is_retryable
 
-# Number of server errors after which a delivery is given up; a server that does not answer is not counted.
+# Number of server errors after which a delivery is given up; a server that does not respond is not counted.
 _FAULTS: Final = 8
 
 
@@ -52,7 +52,7 @@ class Delivery:
         """Send what the server does not have yet.
 
         Raises:
-            TunefleetError: If the server refuses it or does not answer; it may be retried.
+            TunefleetError: If the server refuses it or does not respond; it may be retried.
             NeverArrived: If neither side has its file, or the server fails on it every time.
         """
         try:

@@ -55,7 +55,7 @@ class Inbox:
         Raises:
             AdapterRefused: If it does not fit the adapter being trained.
             ArtifactError: If it is damaged in transit.
-            UnreachableError: If the server does not answer.
+            UnreachableError: If the server does not respond.
         """
         found = self._small(after, wait_s) if self._is_small else self._large(after, wait_s)
         if found is None:

@@ -87,7 +87,7 @@ class LiveAdapter:
         key = self.differs_in(config) if config is not None else None
         if key is not None and config is not None:
             raise AdapterRefused(
-                f"The loaded adapter has {key} {config.get(key)}, and the adapter being trained has "
+                f"The loaded adapter has {key} {config.get(key)}, but the adapter being trained has "
                 f"{getattr(self.config, key, None)}.",
                 hint="Values of another rank or scale would change the model differently.",
             )
@@ -149,7 +149,7 @@ def read_adapter(folder: Path | str) -> tuple[dict[str, torch.Tensor], dict[str,
 
 def _published(model: PeftModel, name: str) -> dict[str, torch.Tensor]:
     """Return the tensors of an adapter by published name, as selected by PEFT."""
-    # Without embeddings that were not adapted: PEFT would query the hub to find out whether they were resized.
+    # Without embeddings that were not adapted: PEFT would query the Hub to find out whether they were resized.
     saved = get_peft_model_state_dict(model, adapter_name=name, save_embedding_layers=False)
     # PEFT returns views; the parameters themselves are needed to copy values into them.
     owners = {(each.data_ptr(), each.shape): each for each in model.parameters()}

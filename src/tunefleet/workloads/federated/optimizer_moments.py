@@ -84,7 +84,7 @@ def check_held(optimizer: Any, parameters: Mapping[str, nn.Parameter], adapter: 
     lost = [name for name, parameter in parameters.items() if id(parameter) not in held]
     if lost or not parameters:
         raise ModelError(
-            f"The optimizer holds {len(parameters) - len(lost)} of the {len(parameters)} trainable tensors of the "
+            f"The optimizer updates {len(parameters) - len(lost)} of the {len(parameters)} trainable tensors of the "
             f"adapter {adapter!r}; the others would not be trained.",
             hint="The optimizer does not see an adapter that is loaded under a new name later. Copy its values into "
             "the adapter being trained, as `hot_reload` does, and keep that one active.",

@@ -92,7 +92,7 @@ class Participation:
         return self.progress.plain()
 
     def _begin(self) -> None:
-        """Start from the newest version; if the server does not answer, the version is adopted later."""
+        """Start from the newest version; if the server does not respond, the version is adopted later."""
         joined = self._ranks.broadcast(self._session.connect() if self._session is not None else None)
         self.progress.taken = joined["taken"]
         self._captured = max(self.progress.taken, self.progress.given_up)

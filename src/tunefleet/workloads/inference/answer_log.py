@@ -122,5 +122,5 @@ class Answers:
             stamp = None
         # Answers of another model or sampling must not be mixed with new ones.
         if stamp != self._stamp:
-            logger.warning("%s was made with another model or options; it is moved aside.", self.path.name)
+            logger.warning("%s was created with another model or other options; it is set aside.", self.path.name)
             self.path.replace(self.path.with_name(f"{NAME}.old"))

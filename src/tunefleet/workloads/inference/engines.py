@@ -27,7 +27,7 @@ def choose(spec: AnsweringTaskSpec, gpus: Sequence[str]) -> EngineName:
     unavailable = _without_vllm()
     if spec.model.vllm is not None and unavailable is not None:
         raise MachineError(
-            f"The spec has a block model.vllm, and vLLM cannot run here. {unavailable}",
+            f"The spec has a model.vllm block, but vLLM cannot run here. {unavailable}",
             hint="Without that block the task runs with Transformers.",
         )
     asked = spec.model.vllm is not None

@@ -114,7 +114,7 @@ def _started(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[str, str], 
     is_complete = any((found / name).is_file() for name in (_ADAPTER_FILE, _MODEL_FILE))
     if not is_complete and not (found.is_file() and found.suffix in _SINGLE):
         raise ModelError(
-            f"spec.checkpoint.load: {named} holds neither a model ({_MODEL_FILE}) nor an adapter ({_ADAPTER_FILE}).",
+            f"spec.checkpoint.load: {named} contains neither a model ({_MODEL_FILE}) nor an adapter ({_ADAPTER_FILE}).",
             hint="Name the output of a training run, and the folder in it with `subdir`.",
         )
     return found
@@ -150,16 +150,16 @@ def _check_base(folder: Path, hub_id: str | None, pointer: str) -> None:
     except (OSError, ValueError, AttributeError) as error:
         raise ModelError(f"spec.{pointer}: {_ADAPTER_FILE} cannot be read: {error}.") from error
     task_model, adapter_base = _hub_name(hub_id), _hub_name(trained_on)
-    # A local path says nothing about the model, so only hub names are compared.
+    # A local path says nothing about the model, so only Hub names are compared.
     if None not in (task_model, adapter_base) and task_model != adapter_base:
         raise ModelError(
-            f"spec.{pointer}: the adapter was trained on {trained_on}, and the task's model is {hub_id}.",
+            f"spec.{pointer}: the adapter was trained on {trained_on}, but the task's model is {hub_id}.",
             hint=f"Write model.source.identifier: {trained_on}.",
         )
 
 
 def _hub_name(name: Any) -> str | None:
-    """Return the model name of a hub id, without its owner; None for anything else."""
+    """Return the model name of a Hub id, without its owner; None for anything else."""
     owner, slash, model = name.partition("/") if isinstance(name, str) else ("", "", "")
     plain = owner and slash and model and "/" not in model and owner not in {".", "..", "~"}
     return model.lower() if plain else None

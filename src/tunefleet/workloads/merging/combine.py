@@ -36,7 +36,7 @@ def check(adapters: Sequence[Adapter], skeleton: Skeleton, options: MergeOptions
     kinds = {type(adapter.config.get("target_modules")) for adapter in adapters}
     if len(kinds) > 1:
         raise ModelError(
-            "Some adapters list their target modules, and others use a pattern.",
+            "Some adapters list their target modules, but others use a pattern.",
             hint="Merge them into the base (`into: base`), which does not need a common form.",
         )
 
@@ -56,7 +56,7 @@ def _check_one(adapter: Adapter, skeleton: Skeleton) -> None:
 
 def _check_bases(first: Adapter, other: Adapter) -> None:
     names = [str(each.config.get("base_model_name_or_path") or "") for each in (first, other)]
-    # Training runs on different machines have different folders for one model; only hub names can be compared.
+    # Training runs on different machines have different folders for one model; only Hub names can be compared.
     if all(name and not Path(name).is_absolute() for name in names) and names[0] != names[1]:
         raise ModelError(
             f"The {first.label} was trained on {names[0]}, and the {other.label} on {names[1]}.",

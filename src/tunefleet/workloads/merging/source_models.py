@@ -20,11 +20,11 @@ NEEDED: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.py
 
 
 def base_of(spec: MergeTaskSpec, inputs: Mapping[str, str], workspace: Path) -> Source:
-    """Find the base, and download it if it is on the hub: its files are read one by one.
+    """Find the base, and download it if it is on the Hub: its files are read one by one.
 
     Raises:
         ModelError: If it does not exist.
-        UnreachableError: If the hub does not answer.
+        UnreachableError: If the Hub does not respond.
     """
     named = spec.model.source
     start = spec.start
@@ -42,7 +42,7 @@ def base_of(spec: MergeTaskSpec, inputs: Mapping[str, str], workspace: Path) -> 
 
 
 def adapter_folder(index: int, adapter: MergeAdapterSpec, inputs: Mapping[str, str], workspace: Path) -> Path:
-    """Find an adapter, and download it if it is on the hub."""
+    """Find an adapter, and download it if it is on the Hub."""
     pointer = f"model.adapters.{index}"
     path = next((inputs[name] for name in (f"{pointer}.path", pointer) if name in inputs), None)
     if path is not None:

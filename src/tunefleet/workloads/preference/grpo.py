@@ -79,7 +79,7 @@ class GroupMethod(Method[SpecT]):
         how = "batch_size × gradient_accumulation_steps × processes ÷ num_generations"
         if prompts < needed:
             raise DataError(
-                f"A step needs {needed} prompts ({how}), and {origin} has {prompts} usable prompts.",
+                f"A step needs {needed} prompts ({how}), but {origin} has {prompts} usable prompts.",
                 hint="Add prompts, lower `training.batch_size` or `training.gradient_accumulation_steps`, or "
                 "raise `training.num_generations`.",
             )

@@ -83,7 +83,7 @@ def prompts(rows: Rows, shape: Shape) -> Iterator[PromptRow]:
         if chats is not None and parts.chat is not chats:
             holds, before = ("a chat", "texts") if parts.chat else ("a text", "chats")
             raise DataError(
-                f"{place} holds {holds} in {shape.columns[0]!r}, and the rows before it hold {before}.",
+                f"{place} holds {holds} in {shape.columns[0]!r}, but the rows before it have {before}.",
                 hint="Use the same format in all rows.",
             )
         chats = parts.chat

@@ -126,7 +126,7 @@ def fit(existing: Collection | None, encoder: Encoder, model: str) -> None:
     if existing is not None and existing.dimension != encoder.dimension:
         made = f" It was created with {existing.model}." if existing.model else ""
         raise InputError(
-            f"The collection {existing.name} has vectors of dimension {existing.dimension}, and {model} has "
+            f"The collection {existing.name} has vectors of dimension {existing.dimension}, but {model} has "
             f"{encoder.dimension}.{made}",
             hint="Use the model of the collection, or another collection.",
         )

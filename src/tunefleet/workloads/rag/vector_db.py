@@ -175,7 +175,7 @@ class Database:
         except ResponseHandlingException as error:
             meant = failure(error.source, self._where)
             if meant is None:
-                raise UnreachableError(f"{self._where} did not answer like Qdrant: {error.source}.") from error
+                raise UnreachableError(f"{self._where} did not respond like Qdrant: {error.source}.") from error
             raise meant from error
         except ResourceExhaustedResponse as error:
             raise UnreachableError(f"{self._where} is overloaded.", detail=str(error)) from error

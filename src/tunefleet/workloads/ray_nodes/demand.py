@@ -34,7 +34,7 @@ class Demand:
     def waiting(self) -> int:
         """Return how many workers of this pool the queue needs.
 
-        If the server does not answer, the last known number is returned.
+        If the server does not respond, the last known number is returned.
         """
         now = time.monotonic()
         if self._server and now >= self._next:

@@ -2,5 +2,5 @@
 
 handler      a job: input → merge → output
 merging      the merge, in its own process
-repository   the result's repository on the hub, and whether it exists already
+repository   the result's repository on the Hub, and whether it exists already
 """

@@ -1,4 +1,4 @@
-"""A job of the endpoint: downloads adapter and base from the hub, merges them, and uploads the merged model.
+"""A job of the endpoint: downloads adapter and base from the Hub, merges them, and uploads the merged model.
 
 Input: `lora_model_id`, `base_model_id`, `anonimize`, `hf_token`, `hf_username`; token and account may come from the
 endpoint's own environment instead (`HF_TOKEN`, `HF_USERNAME`), `private: false` creates a public repository,

@@ -1,4 +1,4 @@
-"""The hub repository of a merged model. A merge of the same two commits is found there and not repeated."""
+"""The Hub repository of a merged model. A merge of the same two commits is found there and not repeated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ADAPTER: Final = "adapter_config.json"
 _MODEL: Final = "config.json"
 _CODE: Final = "*.py"
 _TAKEN: Final = 409
-"""The hub's status code if a repository of that name exists."""
+"""The Hub's status code if a repository of that name exists."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Repository:
         about, other = self._info(lora, revision), self._info(base)
         files = {each.rfilename for each in about.siblings or ()}
         if _ADAPTER not in files and _MODEL not in files:
-            raise InputError(f"{lora} holds neither an adapter ({_ADAPTER}) nor a model ({_MODEL}).")
+            raise InputError(f"{lora} contains neither an adapter ({_ADAPTER}) nor a model ({_MODEL}).")
         return Parts(lora, str(about.sha), base, str(other.sha), whole=_ADAPTER not in files)
 
     def name(self, parts: Parts, *, anonymise: bool) -> tuple[str, bool]:
@@ -108,7 +108,7 @@ class Repository:
         return name
 
     def _made(self, name: str, parts: Parts) -> str:
-        """Create the repository; the hub lets one of several concurrent jobs succeed."""
+        """Create the repository; the Hub lets one of several concurrent jobs succeed."""
         own = _own(name, parts)
         try:
             self._hub.create_repo(name, private=self._private, exist_ok=name.endswith(own[-9:]))
@@ -124,7 +124,7 @@ class Repository:
             return self._hub.model_info(name, revision=revision)
         except RepositoryNotFoundError as error:
             raise InputError(
-                f"Model {name} not found on the hub, or not readable with this token.",
+                f"Model {name} not found on the Hub, or not readable with this token.",
                 hint="Check the name, and HF_TOKEN.",
             ) from error
 

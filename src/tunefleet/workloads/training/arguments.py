@@ -103,7 +103,7 @@ def _check_installed(spec: ModelTrainingSpec) -> None:
     for option, package in needed:
         if importlib.util.find_spec(package) is None:
             raise MachineError(
-                f"The spec asks for `{option}`, and the package {package} is not installed.",
+                f"The spec requests `{option}`, but the package {package} is not installed.",
                 hint=f"pip install {package} on the worker, or leave it out.",
             )
 

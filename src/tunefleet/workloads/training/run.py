@@ -110,7 +110,7 @@ def _warn_about_template(launch: Supervised, shape: str, tokenizer: PreTrainedTo
     """Say that an instruct model is trained on plain text: a chat with it uses the template, and finds little of it."""
     if shape == "pair" and not launch.spec.data.as_chat and tokenizer.chat_template is not None:
         text = (
-            "The model has a chat template, and the rows are trained as plain text. Set `data.as_chat: true`, or chat "
+            "The model has a chat template, but the rows are trained as plain text. Set `data.as_chat: true`, or chat "
             "with the result without the template."
         )
         launch.journal.event("data.plain_text", text, "warning")

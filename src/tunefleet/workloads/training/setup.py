@@ -148,7 +148,7 @@ def deliver(launch: Launch[SpecT], trainer: ExactTrainer, tokenizer: PreTrainedT
     # Commands end a run after a step at the earliest, so zero steps mean that the rows do not fill a batch.
     if state.global_step == 0 < state.max_steps:
         raise DataError(
-            f"None of the {state.max_steps} training steps was made: the rows do not fill a batch.",
+            f"None of the {state.max_steps} training steps was run: the rows do not fill a batch.",
             hint="Add rows, or lower `training.batch_size`.",
         )
     name = launch.product.name

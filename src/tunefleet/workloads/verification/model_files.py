@@ -19,7 +19,7 @@ _BITS: Final = {
     "F8_E4M3": 8, "F8_E5M2": 8, "I8": 8, "U8": 8, "BOOL": 8,
 }  # fmt: skip
 """Bits per value of a dtype; for any other dtype only the position is checked."""
-_FETCH: Final = "Download it again: delete its folder in the hub's cache, or copy the missing files."
+_FETCH: Final = "Download it again: delete its folder in the Hub's cache, or copy the missing files."
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def check(folder: Path) -> Files:
                 raise ModelError(f"Both {other} and {file.path.name} hold {tensor.name}.", hint=_FETCH)
             tensors[tensor.name] = tensor
     if not tensors:
-        raise ModelError(f"The files of the model hold no weights: {files[0].path.name} is empty.", hint=_FETCH)
+        raise ModelError(f"The files of the model contain no weights: {files[0].path.name} is empty.", hint=_FETCH)
     if (folder / _INDEX).is_file():
         _check_index(_json(folder / _INDEX), tensors)
     return Files(tuple(files), tensors)
@@ -89,10 +89,10 @@ def _check_index(index: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     placed: dict[str, str] = index["weight_map"]
     for name, file in sorted(placed.items()):
         if name not in tensors:
-            raise ModelError(f"{_INDEX} says that {file} holds {name}, which is in no file.", hint=_FETCH)
+            raise ModelError(f"{_INDEX} says that {file} contains {name}, which is in no file.", hint=_FETCH)
         if tensors[name].path.name != file:
             raise ModelError(
-                f"{_INDEX} says that {file} holds {name}, and {tensors[name].path.name} does.", hint=_FETCH
+                f"{_INDEX} says that {file} contains {name}, but {tensors[name].path.name} does.", hint=_FETCH
             )
     unknown = sorted(set(tensors) - set(placed))
     if unknown:

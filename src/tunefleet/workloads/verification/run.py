@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 PRODUCT: Final = "final_model"
 _SNAPSHOTS: Final = "snapshots"
-"""Folder in the hub's cache whose subfolders are named by commit."""
+"""Folder in the Hub's cache whose subfolders are named by commit."""
 POINTER: Final = "model.tokenizer"
 _WANTED: Final = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken")
 """Files that are downloaded for a tokenizer; no weights."""
@@ -42,7 +42,7 @@ def run(folder: Path) -> None:
 
     Raises:
         ModelError: If the model is incomplete, or does not match its tokenizer.
-        UnreachableError: If the hub does not answer.
+        UnreachableError: If the Hub does not respond.
         MachineError: If this machine is too small for the forward pass.
     """
     job.quiet_libraries()
@@ -70,9 +70,9 @@ def _verified(task: OpenedJob[VerifyTaskSpec]) -> dict[str, Any]:
     if wanted is not None:
         changed = moved(Path(source.path), tokens)
         if changed:
-            text = f"{changed} tokens of the model's own tokenizer have another id in that of {wanted}."
+            text = f"{changed} tokens of the model's own tokenizer have a different id in that of {wanted}."
             task.journal.event("verify.moved", text, "warning")
-        _tell(task, "tokenizer", f"Replacing the tokenizer by that of {wanted}.")
+        _tell(task, "tokenizer", f"Replacing the tokenizer with that of {wanted}.")
         write(Path(source.path), task.folder.root / PRODUCT, tokenizer_source, tokens)
     return {
         "ok": True,
@@ -92,7 +92,7 @@ def _verified(task: OpenedJob[VerifyTaskSpec]) -> dict[str, Any]:
 
 
 def _local_source(task: OpenedJob[VerifyTaskSpec]) -> Source:
-    """Find the model, and download it if it is on the hub."""
+    """Find the model, and download it if it is on the Hub."""
     named = task.spec.model.source
     source = base_model.locate_named(named, task.job.inputs, task.workspace, trust_remote_code=named.trust_remote_code)
     if Path(source.path).is_dir():
@@ -135,7 +135,7 @@ def locate(name: str, given: str | None, workspace: Path) -> Source:
     """Find the tokenizer that replaces the model's own.
 
     Raises:
-        UnreachableError: If the hub does not answer.
+        UnreachableError: If the Hub does not respond.
     """
     if given is not None:
         folder = only_folder(unpacked_path(Path(given), workspace))

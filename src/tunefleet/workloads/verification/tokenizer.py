@@ -46,7 +46,7 @@ def check(source: Source, rows: int, *, chat: bool) -> Tokens:
         raise ModelError(f"The tokenizer of {source.identifier} has no tokens.")
     if highest >= rows:
         raise ModelError(
-            f"The tokenizer of {source.identifier} has the token {token!r} at {highest}, and the model has embeddings "
+            f"The tokenizer of {source.identifier} has the token {token!r} at {highest}, but the model has embeddings "
             f"for {rows} tokens.",
             hint="Use a tokenizer that matches the model; embeddings are not resized.",
         )
@@ -62,7 +62,7 @@ def check_special(folder: Path, rows: int) -> None:
         # Some models use -1 for a missing token.
         if not -1 <= value < rows:
             raise ModelError(
-                f"The model's {name} has {key}: {value}, and the model has embeddings for {rows} tokens.",
+                f"The model's {name} has {key}: {value}, but the model has embeddings for {rows} tokens.",
                 hint="Fix that file, or use another model.",
             )
 
@@ -86,7 +86,7 @@ def _special(folder: Path) -> Iterator[tuple[str, str, int]]:
 def _check_chat(source: Source, tokenizer: PreTrainedTokenizerBase, *, template: bool) -> None:
     if not template:
         raise ModelError(
-            f"The tokenizer of {source.identifier} has no chat template, and the rows are chats.", hint=_TEMPLATE_HINT
+            f"The tokenizer of {source.identifier} has no chat template, but the rows are chats.", hint=_TEMPLATE_HINT
         )
     try:
         written = tokenizer.apply_chat_template(_PROBE, tokenize=False)

@@ -102,7 +102,7 @@ def fail(session: trainer_control.JobSession, error: str) -> None:
         "input": errors.DataError("The dataset has no rows."),
         "memory": MemoryError("no memory for a tensor"),
         "disk": OSError(28, "No space left on device"),
-        "network": errors.UnreachableError("The hub does not answer."),
+        "network": errors.UnreachableError("The Hub does not respond."),
         "bug": ZeroDivisionError("division by zero"),
     }[error]
 

@@ -41,8 +41,8 @@ async def lines(lab: Lab, id_: str) -> list[str]:
         (["pending", "pending", "training"], ["pending", "training"]),
         (["step 1 of 8", "step 2 of 8"], ["step 1 of 8"]),
         (
-            ["pending", "the provider does not answer", "pending"],
-            ["pending", "the provider does not answer", "pending"],
+            ["pending", "the provider does not respond", "pending"],
+            ["pending", "the provider does not respond", "pending"],
         ),
     ],
 )
@@ -56,7 +56,7 @@ async def test_a_wait_is_logged_once_for_each_reason(
         await repository.later(state, lab.clock.wall + 600, why)
         lab.clock.advance(600)
         state = await taken(repository, id_)
-    expected = [f"waiting: {why}; next check in 10 min, until 2027-01-15" for why in said]
+    expected = [f"waiting: {why}; next check in 10m, until 2027-01-15" for why in said]
     found = await lines(lab, id_)
     assert [line.rsplit(" ", 2)[0] for line in found] == expected
     assert [line for line in found if f"[daily] cycle 0, wait: {line}" in caplog.text] == found
@@ -65,8 +65,8 @@ async def test_a_wait_is_logged_once_for_each_reason(
 @pytest.mark.parametrize(
     ("most", "options", "said"),
     [
-        (3, {"fatal": False}, "x Failure 1 of 3; retrying in 60 s."),
-        (3, {"fatal": True}, "x The next cycle opens in 60 s."),
+        (3, {"fatal": False}, "x Failure 1 of 3; retrying in 1m."),
+        (3, {"fatal": True}, "x The next cycle opens in 1m."),
         (1, {"fatal": False}, f"The campaign is held. {RETRY} {STEP} failed 1 times in a row: x"),
         (1, {"fatal": True}, f"The campaign is held. {RETRY} 1 cycles failed in a row. {STEP} failed: x"),
         (3, {"fatal": True, "hold": True}, f"The campaign is held. {START} x"),
@@ -96,7 +96,7 @@ async def test_a_command_that_an_error_names_stays_in_front(lab: Lab, repository
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        ({"until": HOUR}, "Enough. Next check in 60 min, until 2027-01-15 09:00 UTC."),
+        ({"until": HOUR}, "Enough. Next check in 1h, until 2027-01-15 09:00 UTC."),
         ({"hint": "Raise max_cost."}, f"The campaign is held. {START} Enough. Raise max_cost."),
         ({"verb": "retry"}, f"The campaign is held. {RETRY} Enough."),
     ],
@@ -118,8 +118,8 @@ async def test_a_task_that_cannot_be_cancelled_says_when_that_is_tried_again(
     await service.stop(lab.core, ADA, id_)
     lab.clock.advance(LEASE_S)
     (left,) = await repository.to_cancel()
-    await repository.not_cancelled(left, "It does not answer.")
-    assert (await lines(lab, id_))[-1].endswith("It does not answer. Retrying in 60 s.")
+    await repository.not_cancelled(left, "It does not respond.")
+    assert (await lines(lab, id_))[-1].endswith("It does not respond. Retrying in 1m.")
 
 
 @pytest.mark.parametrize(
@@ -140,10 +140,10 @@ def test_a_reason_that_only_counts_on_is_the_same(one: str | None, other: str, s
 @pytest.mark.parametrize(
     ("left_s", "said"),
     [
-        (0.4, "0 s"),
-        (119, "119 s"),
-        (600, "10 min, until 2027-01-15 08:10 UTC"),
-        (7500, "2 h 5 min, until 2027-01-15 10:05 UTC"),
+        (0.4, "0.4s"),
+        (119, "1m 59s"),
+        (600, "10m, until 2027-01-15 08:10 UTC"),
+        (7500, "2h 5m, until 2027-01-15 10:05 UTC"),
     ],
 )
 def test_a_longer_wait_has_its_end_too(left_s: float, said: str) -> None:

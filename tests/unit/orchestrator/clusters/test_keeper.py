@@ -16,7 +16,7 @@ from tunefleet.orchestrator.tasks import control, tasks
 from tunefleet.orchestrator.workflows import reruns
 
 ON_TWO = on_slurm("resources: {nodes: 2}")
-AWAY = UnreachableError("Slurm does not answer: Unable to contact slurm controller")
+AWAY = UnreachableError("Slurm does not respond: Unable to contact slurm controller")
 
 
 async def test_nodes_are_asked_for_once_and_serve_the_task(field: Field) -> None:

@@ -40,7 +40,7 @@ async def test_before_the_submit_no_worker_is_named_that_would_not_run_it(field:
     for document in (ON_SLURM, BOTH):
         told = (await said(field.lab, document)).forecasts[-1]
         assert (told.kind, told.worker_id, told.workers) == ("lora_sft", None, ())
-        assert told.why == "gets its nodes from slurm, and a worker of its own on each"
+        assert told.why == "gets nodes from slurm, with its own worker on each"
     assert (await said(field.lab, TRAIN)).forecasts[0].worker_id == "plain"
 
 

@@ -55,7 +55,9 @@ def test_a_chat_is_asked_as_it_is_and_told_from_another_that_ends_alike() -> Non
     assert len({question.key for question in asked}) == 2
     (prompted,) = ask([Item("2 of user", {}, chats[0])], InferenceSpec(system_prompt="Be brief."), (), default=None)
     assert prompted.messages == [{"role": "system", "content": "Be brief."}, *chats[0]]
-    with pytest.raises(InputError, match=r"Item 0 begins with a system message, and the task has a system_prompt\."):
+    with pytest.raises(
+        InputError, match=r"Item 0 begins with a system message, but the task also has a system_prompt\."
+    ):
         ask([Item("x", {}, chat("system", "user"))], InferenceSpec(system_prompt="s"), (), default=None)
 
 

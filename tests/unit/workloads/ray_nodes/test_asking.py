@@ -1,4 +1,4 @@
-"""What the program on a Ray cluster asks the server, and what it goes by while that does not answer."""
+"""What the program on a Ray cluster asks the server, and what it goes by while that does not respond."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ function Outcome({ task: id }: { task: string }) {
 
 function Shown({ shown }: { shown: Preview }) {
   const { lengths, histogram } = shown;
-  const share = (part: number) => `${(100 * part).toFixed(part && part < 0.01 ? 1 : 0)} %`;
+  const share = (part: number) => `${(100 * part).toFixed(part && part < 0.01 ? 1 : 0)}%`;
   return (
     <>
       <div className="row between">

@@ -13,7 +13,7 @@ export function Gallery() {
     <div className="page">
       <h1>New run {worker && <span className="muted">· on {worker}</span>}</h1>
       <p className="muted">
-        Start with an example and edit it before you submit. Most examples run as they are, with a built-in model and
+        Start with an example and edit it before you submit. Most examples run without changes, with a built-in model and
         dataset.
       </p>
       <Answer query={examples} rows={6}>

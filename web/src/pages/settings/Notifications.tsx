@@ -34,7 +34,7 @@ export function Notifications() {
           {({ items }) =>
             items.length === 0 ? (
               <Empty title="No notification channels yet">
-                Add a webhook, Slack, Discord or email channel to get notified when tasks end, fail or stall.
+                Add a webhook, Slack, Discord or e-mail channel to get notified when tasks end, fail or stall.
               </Empty>
             ) : (
               <table>

@@ -71,7 +71,7 @@ export function Files({ task }: { task: TaskAnswer }) {
                       <td className="muted hide-phone">
                         <Time at={each.at} />
                       </td>
-                      <td className="num muted hide-phone">{((each.stall_s ?? 0) * 1000).toFixed(0)} ms</td>
+                      <td className="num muted hide-phone">{((each.stall_s ?? 0) * 1000).toFixed(0)}ms</td>
                       <td>
                         <span className="row tight end">
                           <Held artifact={artifacts.data?.items.find(({ name }) => name === each.artifact)} />

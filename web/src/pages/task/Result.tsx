@@ -41,7 +41,7 @@ export function Result({ task }: { task: TaskAnswer }) {
             <Big
               label="Exact match"
               change={right}
-              shown={(value) => `${(100 * value).toFixed(1)} %`}
+              shown={(value) => `${(100 * value).toFixed(1)}%`}
               good={right.after > right.before}
             />
           )}
@@ -78,7 +78,7 @@ function Big({
       {change.percent !== null && (
         <span className={good ? "small gain" : "small loss-of"}>
           {change.percent > 0 ? "+" : "−"}
-          {Math.abs(change.percent).toFixed(1)} %
+          {Math.abs(change.percent).toFixed(1)}%
         </span>
       )}
     </div>

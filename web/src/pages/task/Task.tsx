@@ -91,7 +91,7 @@ function Shown({ task }: { task: TaskAnswer }) {
 function Head({ task }: { task: TaskAnswer }) {
   const { step, max_steps } = task.progress ?? {};
   const share =
-    task.status === "running" && max_steps ? `${Math.floor(percent(step ?? 0, max_steps))} %` : plain(task.status);
+    task.status === "running" && max_steps ? `${Math.floor(percent(step ?? 0, max_steps))}%` : plain(task.status);
   useTitle(`${share} · ${task.name}`);
   const going = task.status === "running" && task.desired !== "run";
   return (

@@ -40,7 +40,7 @@ function draw(pen: CanvasRenderingContext2D, task: TaskAnswer, result: TrainingR
     write(`${number(shown.before)} → ${number(shown.after)}`, 60, 365, 92, "#e6e9ee", 650);
     if (shown.percent !== null)
       write(
-        `${shown.percent > 0 ? "+" : "−"}${Math.abs(shown.percent).toFixed(1)} %`,
+        `${shown.percent > 0 ? "+" : "−"}${Math.abs(shown.percent).toFixed(1)}%`,
         60,
         430,
         40,

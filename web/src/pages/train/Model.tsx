@@ -166,7 +166,7 @@ function Hub({ chosen, onChoose }: { chosen: string; onChoose: (model: ModelChoi
       {asked && found.isFetching && <Loading rows={2} />}
       {asked && found.error && <Failed error={found.error} />}
       {found.data && asked && (
-        <ul className="options" aria-label="Models on the hub">
+        <ul className="options" aria-label="Models on the Hub">
           {found.data.models.length === 0 && <li className="muted">No model found for “{asked}”.</li>}
           {found.data.models.map((each) => (
             <Option
@@ -187,7 +187,7 @@ function aboutOf(model: HubModel): string {
   return [
     model.weights ? `${count(model.weights)} weights` : "",
     model.downloads ? `${count(model.downloads)} downloads` : "",
-    model.gated ? "gated: accept its licence on the hub, and set HF_TOKEN on the worker" : "",
+    model.gated ? "gated: accept its license on the Hub, and set HF_TOKEN on the worker" : "",
   ]
     .filter(Boolean)
     .join(" · ");

@@ -89,7 +89,7 @@ function Orders({ worker, gone, quiet }: { worker: WorkerView; gone: boolean; qu
           onDo={() => forget.mutate()}
           onClose={() => setAsking(undefined)}
         >
-          Its unfinished tasks are rescheduled. If it comes back, it joins as a new worker.
+          Its unfinished tasks are rescheduled. If it reconnects, it joins as a new worker.
         </Confirm>
       )}
     </>

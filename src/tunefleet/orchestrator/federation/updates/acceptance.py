@@ -33,7 +33,7 @@ from tunefleet.spec.options.federation_options import MAX_WORKERS
 
 UNCHANGED: Final = (
     "Not counted: the weights are identical to those of your last update, so nothing was trained since. After a hot "
-    "reload the optimizer still holds the old parameters; copy the new values into the adapter that trains, as "
+    "reload the optimizer still updates the old parameters; copy the new values into the adapter that trains, as "
     "tunefleet.FederatedCallback does."
 )
 

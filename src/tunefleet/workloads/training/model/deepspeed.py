@@ -52,7 +52,7 @@ def _check_batch(config: Mapping[str, Any], training: CommonTrainingSpec) -> Non
     if rows * passes != batch * times:
         raise InputError(
             f"`{POINTER}` sets a batch size of {rows} with {passes} gradient accumulation steps, "
-            f"and `training` sets {batch} and {times}.",
+            f"but `training` sets {batch} and {times}.",
             hint="Write auto in DeepSpeed's configuration, or the same numbers in both places.",
         )
 
@@ -74,7 +74,7 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise InputError(f"`{POINTER}` names {path}, which cannot be read as JSON: {error}") from None
     if not isinstance(found, dict):
-        raise InputError(f"`{POINTER}` names {path}, which holds no JSON object.")
+        raise InputError(f"`{POINTER}` names {path}, which contains no JSON object.")
     if (key := next(path_keys(found), None)) is not None:
         raise InputError(
             f"`{POINTER}` names {path}, where {key} is a path on the worker's disk, which is not allowed.",
@@ -87,7 +87,7 @@ def require() -> None:
     """Check that DeepSpeed is installed, and set the rank variables of a process without a launcher."""
     if importlib.util.find_spec("deepspeed") is None:
         raise MachineError(
-            "The spec asks for DeepSpeed, and the package deepspeed is not installed.",
+            "The spec requests DeepSpeed, but the package deepspeed is not installed.",
             hint="pip install deepspeed on the worker, or write `training.parallelism: fsdp`.",
         )
     if "RANK" in os.environ:

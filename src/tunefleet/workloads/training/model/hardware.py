@@ -81,12 +81,12 @@ def choose(
     compute = _compute(hardware, bf16=bf16, fp16=fp16)
     if liger and not hardware.liger:
         raise MachineError(
-            "The spec asks for Liger kernels, which need an NVIDIA GPU and the package liger-kernel.",
+            "The spec requests Liger kernels, which need an NVIDIA GPU and the package liger-kernel.",
             hint="Install it on the worker, or leave `training.liger` out.",
         )
     if attention == "flash_attention_2" and not hardware.flash_attention:
         raise MachineError(
-            "The spec asks for FlashAttention 2, which needs an NVIDIA GPU from Ampere on and the package flash-attn.",
+            "The spec requests FlashAttention 2, which needs an NVIDIA GPU from Ampere on and the package flash-attn.",
             hint="Install it on the worker, or leave `attn_implementation` out.",
         )
     if attention is None:
@@ -102,12 +102,12 @@ def choose(
 
 def _compute(hardware: Hardware, *, bf16: bool | None, fp16: bool | None) -> DtypeName:
     if bf16 and fp16:
-        raise InputError("The spec asks for both bf16 and fp16.", hint="Choose one of them.")
+        raise InputError("The spec requests both bf16 and fp16.", hint="Choose one of them.")
     if fp16:
         if hardware.device == "cpu":
-            raise MachineError("The spec asks for fp16, which a CPU cannot train in.", hint="Use bf16 or leave it out.")
+            raise MachineError("The spec requests fp16, which a CPU cannot train in.", hint="Use bf16 or leave it out.")
         return "float16"
     if bf16 and hardware.device == "cuda" and not hardware.bf16:
-        raise MachineError(f"The spec asks for bf16, which {hardware.name} does not have.", hint="Use fp16.")
+        raise MachineError(f"The spec requests bf16, which {hardware.name} does not have.", hint="Use fp16.")
     automatic = hardware.device == "cuda" and hardware.bf16
     return "bfloat16" if (automatic if bf16 is None else bf16) else "float32"

@@ -65,7 +65,7 @@ def require_same(model: PreTrainedModel, lora: LoraSpec, folder: str) -> None:
             wanted, found = set(wanted), set(found or ())
         if name in lora.model_fields_set and wanted != found:
             raise ModelError(
-                f"`lora.{name}` is {_formatted(wanted)}, and the loaded adapter has {_formatted(found)}: a loaded "
+                f"`lora.{name}` is {_formatted(wanted)}, but the loaded adapter has {_formatted(found)}: a loaded "
                 "adapter keeps its shape and scale.",
                 hint=f"Leave `lora.{name}` out, or start a new adapter without the loaded one.",
             )
