@@ -54,11 +54,11 @@ test("chosen and rejected rewards share a chart, with their evaluations dashed",
 });
 
 test("a line shows its nearest point, and nothing where it has none", () => {
-  const line = { label: "x", color: "", column: { xs: [0, 20, 40], ys: [3, 2, null] } };
-  expect(pointAt(line, 9)).toEqual({ x: 0, y: 3 });
-  expect(pointAt(line, 11)).toEqual({ x: 20, y: 2 });
-  expect(pointAt(line, 45)).toEqual({ x: 40, y: null });
-  expect(pointAt(line, 90)).toBeNull();
+  const line = { xs: [0, 20, 40], ys: [3, 2, null] };
+  expect(pointAt(line, 9, 10)).toEqual({ x: 0, y: 3 });
+  expect(pointAt(line, 11, 10)).toEqual({ x: 20, y: 2 });
+  expect(pointAt(line, 45, 10)).toEqual({ x: 40, y: null });
+  expect(pointAt(line, 10, 5)).toBeNull();
 });
 
 test("a table has a row for each position", () => {

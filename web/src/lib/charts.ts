@@ -4,6 +4,8 @@ import { type Axis, type Column, column, nearest, type Place, type Point, perple
 
 export interface Line {
   label: string;
+  /** In the legend, where the title says the rest. */
+  short?: string;
   color: string;
   column: Column;
   /** Names under which it is logged. */
@@ -104,6 +106,7 @@ function linesOf(members: readonly string[], { points, whole, names, axis, place
     const index = each.part ? parts.indexOf(each.part) : evaluated ? 1 : 0;
     return {
       label: lineName(each),
+      short: each.part ? undefined : evaluated ? "Eval" : "Training",
       color: colorAt(index),
       column: found,
       raw: names.filter((name) => name === each.name || name === otherName(each.name)).join(", "),
@@ -125,11 +128,11 @@ function bestOf(lines: readonly Line[]): Highlight | undefined {
   return { x: xs[ys.indexOf(y)] ?? 0, y, label: "Best eval loss" };
 }
 
-/** What a line shows at a position: its nearest point. */
-export function pointAt(line: Line, x: number): { x: number; y: number | null } | null {
-  const at = nearest(line.column, x, line.spacing);
-  const found = line.column.xs[at];
-  return found === undefined ? null : { x: found, y: line.column.ys[at] ?? null };
+/** What a line shows at a position: its nearest point within reach. */
+export function pointAt({ xs, ys }: Column, x: number, reach: number): { x: number; y: number | null } | null {
+  const at = nearest({ xs, ys }, x, reach);
+  const found = xs[at];
+  return found === undefined ? null : { x: found, y: ys[at] ?? null };
 }
 
 /** CSV table of a chart: the position, and one column for each line. */

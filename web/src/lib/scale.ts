@@ -90,7 +90,9 @@ export function rangeOf(
   }
   // A constant gets a range in which it does not look like noise.
   const margin = (high - low) * MARGIN || Math.abs(high) * 0.1 || 1;
-  return { low: low - margin, high: high + margin, above, below };
+  // A negative tick below values that cannot be negative raises questions.
+  const bottom = low >= 0 && low < margin ? -margin / 3 : low - margin;
+  return { low: bottom, high: high + margin, above, below };
 }
 
 /** Ticks of a logarithmic axis: decades, 1-2-5 if there are few of these, round numbers within one decade. */

@@ -77,9 +77,9 @@ test("epochs and tokens are interpolated where an evaluation logs neither", () =
 });
 
 test("the nearest point, and none far outside", () => {
-  const found = (x: number) => nearest({ xs: [0, 10, 20], ys: [1, 2, 3] }, x);
+  const found = (x: number) => nearest({ xs: [0, 10, 20], ys: [1, 2, 3] }, x, 9);
   expect([-20, -3, 4, 6, 16, 29, 31].map(found)).toEqual([-1, 0, 0, 1, 2, 2, -1]);
-  expect(nearest({ xs: [], ys: [] }, 0)).toBe(-1);
+  expect(nearest({ xs: [], ys: [] }, 0, 9)).toBe(-1);
 });
 
 test("columns with different steps share one axis, undefined where missing", () => {

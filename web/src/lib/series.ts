@@ -126,13 +126,11 @@ export function smoothed(
   });
 }
 
-/** Index of the point nearest to a position; -1 if the column is empty or ends more than one spacing before it. */
-export function nearest(column: Column, x: number, spacing = spacingOf(column)): number {
-  const { xs } = column;
-  const [first, last] = [xs[0], xs.at(-1)];
-  if (first === undefined || last === undefined || x < first - spacing || x > last + spacing) return -1;
+/** Index of the point nearest to a position; -1 if none is within `reach`. */
+export function nearest({ xs }: Column, x: number, reach: number): number {
   const after = Math.min(atOrAfter(xs, x), xs.length - 1);
-  return after > 0 && x - (xs[after - 1] ?? 0) < (xs[after] ?? 0) - x ? after - 1 : after;
+  const at = after > 0 && x - (xs[after - 1] ?? 0) < (xs[after] ?? 0) - x ? after - 1 : after;
+  return Math.abs((xs[at] ?? Number.POSITIVE_INFINITY) - x) <= reach ? at : -1;
 }
 
 /** Index of the first value that is not below another one; the length if there is none. Values ascend. */

@@ -1,5 +1,5 @@
 /** A line chart on a canvas: zoom and cursor shared between charts, smoothing, outliers, markers, and files of it. */
-import { type ReactNode, useCallback, useEffect, useMemo, useRef, useState } from "react";
+import { type ReactNode, useEffect, useMemo, useRef, useState } from "react";
 import type uPlot from "uplot";
 import { csvOf, type Highlight, type Line } from "../lib/charts";
 import { type Colors, type DrawnLine, SIZE, svgOf } from "../lib/chartsvg";
@@ -140,11 +140,8 @@ function Figure({
       },
       visible: () => tell.current.visible,
       onZoom: (next) => tell.current.onZoom(next),
-      onCursor: (at) => {
-        const over = plot.current?.over;
-        const own = over?.matches(":hover") || box.current?.matches(":focus-visible");
-        cursor.set(at && { ...at, own: own === true });
-      },
+      own: () => plot.current?.over.matches(":hover") === true || box.current?.matches(":focus-visible") === true,
+      onCursor: (at) => cursor.set(at),
     }),
     [cursor],
   );
@@ -179,8 +176,6 @@ function Figure({
   // biome-ignore lint/correctness/useExhaustiveDependencies: markers are read at each drawing
   useEffect(() => plot.current?.redraw(false), [markers, highlight]);
 
-  const pxOf = useCallback((x: number) => plot.current?.valToPos(x, "x") ?? 0, []);
-  const width = useCallback(() => plot.current?.over.clientWidth ?? 0, []);
   const position = { axis, clock };
   const Heading = grouped ? "h3" : "h2";
   return (
@@ -222,7 +217,7 @@ function Figure({
           )}
         </span>
       </header>
-      <Legend lines={shownLines} cursor={cursor} {...position} />
+      <Legend lines={shownLines} cursor={cursor} />
       <div
         ref={box}
         role="group"
@@ -237,7 +232,7 @@ function Figure({
         }}
       >
         <div className="over">
-          <Tooltip {...{ cursor, markers, highlight, pxOf, width }} lines={shownLines} {...position} />
+          <Tooltip {...{ cursor, markers, highlight, plot }} lines={shownLines} {...position} />
           {range && log && range.below > 0 && <span className="outside">{`${range.below} at or below 0`}</span>}
           {range && !log && range.above + range.below > 0 && (
             <button type="button" className="outside" onClick={() => setAll(true)}>

@@ -28,6 +28,9 @@ const COUNTS = Array.from({ length: 16 }, (_, power) => [1, 2, 5].map((each) => 
 const DURATIONS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, ...STEPS_S, 1_209_600, 2_592_000, 7_776_000];
 const FONT = "11px system-ui";
 const LEAST_DRAG_PX = 4;
+/** A point so near is at the cursor: a line of few points does not show one from elsewhere. */
+const REACH_PX = 30;
+const TALL_PX = 400;
 const WHEEL_ZOOM = 1.2;
 const KEY_PAN = 0.2;
 const KEY_ZOOM = 2;
@@ -57,13 +60,26 @@ export interface Ticks {
   y: Tick[];
 }
 
+export interface Cursor {
+  /** The nearest point of this chart, if the cursor is its own; otherwise the position of the cursor. */
+  x: number;
+  /** Distance within which a point is at the cursor. */
+  reach: number;
+  left: number;
+  top: number;
+  /** The pointer or the keyboard is on this chart. */
+  own: boolean;
+}
+
 export interface Handlers {
   shown: () => Shown;
   /** Whether the chart is on screen; others do not follow the cursor. */
   visible: () => boolean;
   onZoom: (zoom: Zoom) => void;
-  /** Position on the x axis, and pixels within the plot; null: the cursor has left. */
-  onCursor: (at: { x: number; left: number; top: number } | null) => void;
+  /** Whether the pointer or the keyboard is on this chart. */
+  own: () => boolean;
+  /** null: the cursor has left. */
+  onCursor: (at: Cursor | null) => void;
 }
 
 export function dataOf(lines: readonly DrawnLine[], log: boolean): uPlot.AlignedData {
@@ -101,6 +117,9 @@ export function createCanvas(
         sync: { key: SYNC_KEY, filters: { sub: () => handlers.visible() } },
         drag: { x: true, y: false, setScale: false },
         points: { size: 6 },
+        hover: { prox: REACH_PX },
+        // At the same height in another chart, it means another value.
+        y: false,
         bind: {
           mousedown: (u, _target, handler) => (event) => {
             if (event.shiftKey) pan(u, event, handlers);
@@ -129,13 +148,18 @@ export function createCanvas(
             : {
                 ...(axis === "time" ? { incrs: DURATIONS } : axis === "epoch" ? {} : { incrs: COUNTS }),
                 values: (_: uPlot, at: number[]) =>
-                  kept(ticks, "x", at, axis === "time" ? at.map((each) => duration(each)) : tickLabels(at)),
+                  kept(
+                    ticks,
+                    "x",
+                    at,
+                    axis === "time" ? at.map((each) => (each === 0 ? "0" : duration(each))) : tickLabels(at),
+                  ),
               }),
         },
         {
           ...common,
           size: 50,
-          space: 34,
+          space: (u) => (u.height > TALL_PX ? 60 : 34),
           label: config.yLabel,
           labelSize: 16,
           labelGap: 0,
@@ -161,8 +185,14 @@ export function createCanvas(
         setCursor: [
           (u) => {
             const { left = -1, top = -1, idx } = u.cursor;
-            const x = left < 0 || idx == null ? undefined : u.data[0][idx];
-            handlers.onCursor(x === undefined ? null : { x, left, top });
+            if (left < 0) handlers.onCursor(null);
+            else {
+              const own = handlers.own();
+              const at = u.posToVal(left, "x");
+              const reach = u.posToVal(left + REACH_PX, "x") - at;
+              const place = axis === "step" || axis === "tokens" ? Math.round(at) : at;
+              handlers.onCursor({ x: (own && idx != null ? u.data[0][idx] : null) ?? place, reach, left, top, own });
+            }
           },
         ],
         setSelect: [
@@ -263,7 +293,6 @@ function drawMarkers(u: uPlot, { markers, highlight, colors }: Shown): void {
   const [left, right, bottom] = [bbox.left, bbox.left + bbox.width, bbox.top + bbox.height];
   ctx.save();
   ctx.lineWidth = ratio;
-  ctx.textAlign = "center";
   ctx.font = `${9 * ratio}px system-ui`;
   for (const { kind, x } of markers) {
     const at = Math.round(u.valToPos(x, "x", true));
@@ -282,6 +311,8 @@ function drawMarkers(u: uPlot, { markers, highlight, colors }: Shown): void {
     ctx.moveTo(at, bbox.top + 10 * ratio);
     ctx.lineTo(at, bottom);
     ctx.stroke();
+    // A run is paused and resumed at the same step.
+    ctx.textAlign = kind === "pause" ? "right" : kind === "resume" ? "left" : "center";
     ctx.fillText(SYMBOLS[kind], at, bbox.top + 7 * ratio);
   }
   if (highlight) {

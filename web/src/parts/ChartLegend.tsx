@@ -1,22 +1,15 @@
 /** Values at the cursor: in the legend of each chart, and in a tooltip of the one under the pointer. */
 import { useSyncExternalStore } from "react";
+import type uPlot from "uplot";
 import { type Highlight, type Line, pointAt } from "../lib/charts";
 import { duration, localTime, number } from "../lib/format";
 import type { Marker } from "../lib/markers";
 import type { Axis, Column } from "../lib/series";
-import { AXIS_NAMES, symbolOf } from "./ChartCanvas";
+import { AXIS_NAMES, type Cursor, symbolOf } from "./ChartCanvas";
 
 /** A line as it is shown: its values, and the smoothed ones. */
 export interface ShownLine extends Line {
   calm?: Column;
-}
-
-export interface Cursor {
-  x: number;
-  left: number;
-  top: number;
-  /** The pointer or the keyboard is on this chart. */
-  own: boolean;
 }
 
 /** The cursor of one chart: its legend and tooltip follow it, and nothing else is rendered again. */
@@ -48,60 +41,61 @@ export function positionText(x: number, { axis, clock }: At): string {
   return `${AXIS_NAMES[axis]} ${axis === "time" ? duration(x) : number(x)}`;
 }
 
-export function Legend({ lines, cursor, ...at }: { lines: readonly ShownLine[]; cursor: CursorStore } & At) {
+export function Legend({ lines, cursor }: { lines: readonly ShownLine[]; cursor: CursorStore }) {
   const now = useSyncExternalStore(cursor.subscribe, cursor.get);
   return (
     <div className="legend num">
       {lines.map((line) => (
         <span key={line.label}>
           <i className={line.dashed ? "dashed" : undefined} style={{ color: line.color }} />
-          {lines.length > 1 && `${line.label} `}
-          <b>{number(now ? shownAt(line, now.x)?.y : last(line))}</b>
+          {lines.length > 1 && `${line.short ?? line.label} `}
+          <b>{number(now ? shownAt(line, now)?.y : last(line))}</b>
         </span>
       ))}
-      {now && <span className="position">{positionText(now.x, at)}</span>}
     </div>
   );
 }
 
 /** Distance in pixels at which a marker is under the cursor. */
 const NEAR_PX = 7;
-const WIDTH_PX = 230;
+const GAP_PX = 12;
+/** Width of most tooltips, with their distance from the cursor. */
+const WIDTH_PX = 260;
 
+/** In the chart under the pointer, all that is known of a position; in the others, the position. */
 export function Tooltip({
   lines,
   cursor,
   markers,
   highlight,
-  pxOf,
-  width,
+  plot,
   ...at
 }: {
   lines: readonly ShownLine[];
   cursor: CursorStore;
   markers: readonly Marker[];
   highlight: Highlight | undefined;
-  /** Pixel of a position, within the plot. */
-  pxOf: (x: number) => number;
-  /** Of the plot, in pixels. */
-  width: () => number;
+  plot: { current: uPlot | null };
 } & At) {
   const now = useSyncExternalStore(cursor.subscribe, cursor.get);
-  if (!now?.own) return null;
-  const near = (x: number) => Math.abs(pxOf(x) - now.left) <= NEAR_PX;
-  const flip = now.left + WIDTH_PX > width();
+  const u = plot.current;
+  if (!now || !u) return null;
+  if (!now.own)
+    return (
+      <div className="position num" style={{ left: now.left }} aria-hidden="true">
+        {positionText(now.x, at)}
+      </div>
+    );
+  const near = (x: number) => Math.abs(u.valToPos(x, "x") - now.left) <= NEAR_PX;
+  const { left, right } = sidesOf(u.over.getBoundingClientRect().left + now.left);
   return (
-    <div
-      className={`tooltip num${flip ? " flip" : ""}`}
-      style={{ transform: `translate(${now.left}px, ${now.top}px)` }}
-      aria-hidden="true"
-    >
-      <div>
+    <div className="tooltip num" style={{ transform: `translate(${now.left}px, ${now.top}px)` }} aria-hidden="true">
+      <div style={{ left, right }}>
         <strong>{positionText(now.x, at)}</strong>
         {lines.map((line) => {
-          const found = shownAt(line, now.x);
+          const found = shownAt(line, now);
           if (!found) return null;
-          const raw = line.calm ? pointAt(line, now.x)?.y : undefined;
+          const raw = line.calm ? pointAt(line.column, now.x, now.reach)?.y : undefined;
           return (
             <div key={line.label} className="line">
               <i className={line.dashed ? "dashed" : undefined} style={{ color: line.color }} />
@@ -134,9 +128,16 @@ export function Tooltip({
   );
 }
 
+/** A tooltip is right of the cursor, left of it near the edge of the window, and within a narrow one. */
+function sidesOf(x: number): { left?: number; right?: number } {
+  if (x + WIDTH_PX < window.innerWidth) return { left: GAP_PX };
+  if (x - WIDTH_PX > 0) return { right: GAP_PX };
+  return { left: GAP_PX - x };
+}
+
 /** What a line shows at a position, smoothed if it is. */
-function shownAt(line: ShownLine, x: number) {
-  return pointAt(line.calm ? { ...line, column: line.calm } : line, x);
+function shownAt(line: ShownLine, { x, reach }: Cursor) {
+  return pointAt(line.calm ?? line.column, x, reach);
 }
 
 function last(line: ShownLine): number | null {
