@@ -357,6 +357,16 @@ def test_down_sampling_keeps_spikes_and_what_is_seldom() -> None:
     assert [index for index in few if "eval" in every[index]] == list(range(0, 1000, 100))
 
 
+def test_down_sampling_keeps_the_spike_of_each_of_many_values() -> None:
+    names = [f"value-{number:02}" for number in range(20)]
+    every: list[dict[str, float | str]] = [{name: math.sin(n) for name in names} for n in range(5000)]
+    for number, name in enumerate(names):
+        every[1000 + number * 37] = {**every[1000 + number * 37], name: 50.0}
+    few = downsample(columns(every), len(every), 400)
+    assert len(few) <= 400
+    assert {1000 + number * 37 for number in range(20)} <= set(few)
+
+
 def test_down_sampling_survives_what_is_no_number() -> None:
     every: list[dict[str, float | str]] = [{"loss": "NaN" if n % 2 else float("inf")} for n in range(100)]
     assert len(downsample(columns(every), len(every), 10)) == 10

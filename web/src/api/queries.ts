@@ -140,6 +140,16 @@ export const taskEventsQuery = (id: string) =>
     },
   });
 
+/** When a task was paused and resumed. */
+export const pausesQuery = (id: string) =>
+  queryOptions({
+    queryKey: ["task-events", id, "pauses"],
+    queryFn: ({ signal }) => {
+      const query = { task_id: id, kinds: "task.paused,task.resumed", limit: PAGE_ROWS };
+      return ask(api.GET("/api/v1/events", { params: { query }, signal }));
+    },
+  });
+
 export const predictionsQuery = (id: string) =>
   queryOptions({
     queryKey: ["predictions", id],

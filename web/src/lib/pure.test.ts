@@ -1,6 +1,5 @@
 import { expect, test } from "vitest";
 import type { TaskView } from "../api/schema";
-import { chartSearch, searchOf, viewOf } from "./chartview";
 import { bytes, duration, number } from "./format";
 import { allLines, appended, levelOf, NOTHING } from "./log";
 import { grouped, order } from "./tasklist";
@@ -31,16 +30,6 @@ test("a log shows what a terminal would", () => {
     "warning",
     "",
   ]);
-});
-
-test("chart settings survive the URL, and an invalid URL is ignored", () => {
-  const view = { axis: "time", log: true, weight: 0.6, zoom: [12.5, 90000.25] } as const;
-  expect(viewOf(chartSearch({ ...searchOf(view) }))).toEqual(view);
-  const plain = { axis: "step", log: false, weight: 0, zoom: null };
-  expect(searchOf(viewOf({}))).toEqual({});
-  for (const zoom of ["9~3", "a~b", "1~2~3", "0~Infinity", "", 7]) {
-    expect(viewOf(chartSearch({ axis: "depth", log: "yes", smooth: 4, zoom }))).toEqual(plain);
-  }
 });
 
 test("a sort order uses the server's names", () => {

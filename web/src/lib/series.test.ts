@@ -1,5 +1,19 @@
 import { expect, test } from "vitest";
-import { aligned, column, csv, leaves, type Point, perplexity, smoothed, stepsAt, told, valueAt } from "./series";
+import {
+  aligned,
+  axesOf,
+  column,
+  csv,
+  leaves,
+  nearest,
+  type Point,
+  perplexity,
+  placeOf,
+  smoothed,
+  stepsAt,
+  told,
+  valueAt,
+} from "./series";
 
 const at = (second: number) => new Date(Date.UTC(2026, 0, 1, 0, 0, second)).toISOString();
 const points: Point[] = [
@@ -25,9 +39,47 @@ test("a checkpoint has the loss that was logged last before it", () => {
 });
 
 test("smoothing starts at the first value and keeps gaps", () => {
-  expect(smoothed([4, null, 4], 0.9).map((y) => y?.toFixed(6))).toEqual(["4.000000", undefined, "4.000000"]);
-  expect(smoothed([1, 3], 0)).toEqual([1, 3]);
-  expect(smoothed([0, 1], 0.5)[1]).toBeCloseTo(2 / 3);
+  const columnOf = (ys: (number | null)[]) => ({ xs: ys.map((_, index) => index), ys });
+  expect(smoothed(columnOf([4, null, 4]), 0.9).map((y) => y?.toFixed(6))).toEqual(["4.000000", undefined, "4.000000"]);
+  expect(smoothed(columnOf([1, 3]), 0)).toEqual([1, 3]);
+  expect(smoothed(columnOf([0, 1]), 0.5)[1]).toBeCloseTo(2 / 3);
+  expect(smoothed(columnOf([300, 2, 2]), 0.9, 1, [0, 5]).map((y) => y?.toFixed(6))).toEqual([
+    undefined,
+    "2.000000",
+    "2.000000",
+  ]);
+});
+
+test("finer points of a part do not change the smoothed line", () => {
+  const wave = (xs: number[]) => ({ xs, ys: xs.map((x) => Math.sin(x / 50)) });
+  const coarse = wave(Array.from({ length: 101 }, (_, index) => index * 10));
+  const fine = wave([...coarse.xs.slice(0, 51), ...Array.from({ length: 500 }, (_, index) => 501 + index)]);
+  const [few, many] = [smoothed(coarse, 0.8, 10), smoothed(fine, 0.8, 10)];
+  for (const x of [700, 850, 1000]) {
+    const difference = (few[coarse.xs.indexOf(x)] ?? 9) - (many[fine.xs.indexOf(x)] ?? 0);
+    expect(Math.abs(difference)).toBeLessThan(0.12);
+  }
+});
+
+test("epochs and tokens are interpolated where an evaluation logs neither", () => {
+  const run: Point[] = [
+    { step: 0, at: at(0), values: { eval_loss: 3 } },
+    { step: 10, epoch: 0.5, at: at(1), values: { loss: 2, num_tokens: 1000 } },
+    { step: 15, at: at(2), values: { eval_loss: 2.5 } },
+    { step: 20, epoch: 1, at: at(3), values: { loss: 1, num_tokens: 3000 } },
+    { step: 25, at: at(4), values: { eval_loss: 2 } },
+  ];
+  expect(axesOf(run)).toEqual(["step", "tokens", "epoch", "time"]);
+  expect(axesOf(points)).toEqual(["step", "time"]);
+  expect(column(run, "eval_loss", "epoch")).toEqual({ xs: [0, 0.75, 1.25], ys: [3, 2.5, 2] });
+  expect(column(run, "eval_loss", "tokens").xs).toEqual([0, 2000, 4000]);
+  expect(placeOf(points, "epoch")(2, 0)).toBeNull();
+});
+
+test("the nearest point, and none far outside", () => {
+  const found = (x: number) => nearest({ xs: [0, 10, 20], ys: [1, 2, 3] }, x, 9);
+  expect([-20, -3, 4, 6, 16, 29, 31].map(found)).toEqual([-1, 0, 0, 1, 2, 2, -1]);
+  expect(nearest({ xs: [], ys: [] }, 0, 9)).toBe(-1);
 });
 
 test("columns with different steps share one axis, undefined where missing", () => {

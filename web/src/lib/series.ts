@@ -1,28 +1,83 @@
 /** Arithmetic on series of metrics: columns for the charts, smoothing, perplexity. Pure. */
+import { otherName } from "./metrics";
 
 export interface Point {
   step: number;
+  epoch?: number | null;
   at: string;
   values: Record<string, number | string>;
 }
 
 export interface Column {
-  /** Steps, or seconds since the first point; ascending, without repeats. */
+  /** Positions on the axis; ascending, without repeats. */
   xs: number[];
   ys: (number | null)[];
 }
 
-export type Axis = "step" | "time";
+/** `time`: seconds since the first point. */
+export const AXES = ["step", "tokens", "epoch", "time"] as const;
+export type Axis = (typeof AXES)[number];
 
-/** Extract one metric; for equal x values the later point wins. Non-finite values become gaps. */
-export function column(points: readonly Point[], name: string, axis: Axis): Column {
-  const start = points[0] ? Date.parse(points[0].at) : 0;
+/** Names under which trainers log the tokens that they have read. */
+const TOKENS = ["num_input_tokens_seen", "num_tokens"];
+
+/** The position of a step that was logged at a time (ms); null if it is not on the axis. */
+export type Place = (step: number, at: number) => number | null;
+
+/** The axes on which a run can be drawn. */
+export function axesOf(points: readonly Point[]): Axis[] {
+  return AXES.filter((axis) => axis === "step" || axis === "time" || measured(points, axis).length > 1);
+}
+
+/**
+ * Map steps to positions. Epochs and tokens are logged at some steps and interpolated between them: an evaluation logs
+ * neither.
+ *
+ * @param start Origin of the time axis; default: the first point.
+ */
+export function placeOf(points: readonly Point[], axis: Axis, start?: string): Place {
+  if (axis === "step") return (step) => step;
+  if (axis === "time") {
+    const origin = Date.parse(start ?? points[0]?.at ?? "");
+    return (_, at) => (at - origin) / 1000;
+  }
+  const known = measured(points, axis);
+  const steps = known.map(([step]) => step);
+  return (step) => {
+    if (known.length < 2) return null;
+    // Beyond the last one, the pace of the last two goes on.
+    const high = Math.min(Math.max(1, atOrAfter(steps, step)), known.length - 1);
+    const [from, below] = known[high - 1] ?? [0, 0];
+    const [to, above] = known[high] ?? [0, 0];
+    return below + ((above - below) * (step - from)) / (to - from);
+  };
+}
+
+/** Step and epoch, or step and tokens, where they are logged; both begin at zero. */
+function measured(points: readonly Point[], axis: Axis): [number, number][] {
+  const name = axis === "tokens" ? TOKENS.find((each) => points.some((point) => each in point.values)) : undefined;
+  const found: [number, number][] = [[0, 0]];
+  for (const point of points) {
+    const value = axis === "epoch" ? point.epoch : name ? point.values[name] : undefined;
+    if (typeof value === "number" && point.step > (found.at(-1)?.[0] ?? 0)) found.push([point.step, value]);
+  }
+  return found;
+}
+
+/**
+ * Extract one metric; for equal x values the later point wins. Non-finite values become gaps.
+ *
+ * Evaluations before and after training have another name, and belong to the same column. At a step that has both, the
+ * one made during training counts: the one after training may be of another checkpoint.
+ */
+export function column(points: readonly Point[], name: string, axis: Axis, place = placeOf(points, axis)): Column {
+  const other = otherName(name);
   const found: [number, number | null][] = [];
   for (const point of points) {
-    const value = point.values[name];
+    const value = point.values[name] ?? (other && point.values[other]);
     if (value === undefined) continue;
-    const x = axis === "step" ? point.step : (Date.parse(point.at) - start) / 1000;
-    found.push([x, typeof value === "number" && Number.isFinite(value) ? value : null]);
+    const x = place(point.step, Date.parse(point.at));
+    if (x !== null) found.push([x, typeof value === "number" && Number.isFinite(value) ? value : null]);
   }
   found.sort((a, b) => a[0] - b[0]);
   const xs: number[] = [];
@@ -37,17 +92,56 @@ export function column(points: readonly Point[], name: string, axis: Axis): Colu
   return { xs, ys };
 }
 
-/** Exponential moving average with bias correction; `weight` 0 returns the values unchanged. */
-export function smoothed(ys: readonly (number | null)[], weight: number): (number | null)[] {
+/** Mean distance of neighbouring points. */
+export function spacingOf({ xs }: Column): number {
+  return xs.length < 2 ? 1 : ((xs.at(-1) ?? 0) - (xs[0] ?? 0)) / (xs.length - 1);
+}
+
+/**
+ * Exponential moving average with bias correction; `weight` 0 returns the values unchanged.
+ *
+ * A point counts by its distance from the one before, in units of `spacing`: finer points of a zoom, and points that a
+ * chart leaves out, do not change the shape. Values outside `bounds` are left out.
+ */
+export function smoothed(
+  { xs, ys }: Column,
+  weight: number,
+  spacing = spacingOf({ xs, ys }),
+  bounds: readonly [number, number] | null = null,
+): (number | null)[] {
   if (weight <= 0) return [...ys];
-  let last = 0;
-  let seen = 0;
-  return ys.map((y) => {
+  let sum = 0;
+  let share = 0;
+  let before: number | undefined;
+  return ys.map((y, at) => {
     if (y === null) return null;
-    last = last * weight + (1 - weight) * y;
-    seen += 1;
-    return last / (1 - weight ** seen);
+    const x = xs[at] ?? 0;
+    const kept = weight ** (before === undefined ? 1 : (x - before) / spacing);
+    before = x;
+    if (!bounds || (y >= bounds[0] && y <= bounds[1])) {
+      sum = sum * kept + (1 - kept) * y;
+      share = share * kept + 1 - kept;
+    }
+    return share > 0 ? sum / share : null;
   });
+}
+
+/** Index of the point nearest to a position; -1 if none is within `reach`. */
+export function nearest({ xs }: Column, x: number, reach: number): number {
+  const after = Math.min(atOrAfter(xs, x), xs.length - 1);
+  const at = after > 0 && x - (xs[after - 1] ?? 0) < (xs[after] ?? 0) - x ? after - 1 : after;
+  return Math.abs((xs[at] ?? Number.POSITIVE_INFINITY) - x) <= reach ? at : -1;
+}
+
+/** Index of the first value that is not below another one; the length if there is none. Values ascend. */
+export function atOrAfter(values: readonly number[], least: number): number {
+  let [low, high] = [0, values.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if ((values[middle] ?? 0) < least) low = middle + 1;
+    else high = middle;
+  }
+  return low;
 }
 
 /** Align columns on a common x axis; missing values are `undefined`, which a line skips. */
@@ -103,12 +197,13 @@ export function perplexity(ys: readonly (number | null)[]): (number | null)[] {
 export function told(known: readonly Point[], resumedFrom: readonly number[], fresh: readonly Point[]): Point[] {
   const reached = Math.min(...resumedFrom);
   const points = known.filter((point) => !(point.step > reached));
-  for (const { step, at, values } of fresh) {
+  for (const { step, epoch, at, values } of fresh) {
     let place = points.length;
     while (place > 0 && (points[place - 1]?.step ?? step) > step) place -= 1;
     const same = points[place - 1];
-    if (same?.step === step) points[place - 1] = { ...same, values: { ...same.values, ...values } };
-    else points.splice(place, 0, { step, at, values });
+    if (same?.step === step)
+      points[place - 1] = { ...same, epoch: epoch ?? same.epoch, values: { ...same.values, ...values } };
+    else points.splice(place, 0, { step, epoch, at, values });
   }
   return points;
 }

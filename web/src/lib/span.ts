@@ -6,7 +6,10 @@ export interface Span {
 }
 
 const LEAST_MS = 1000;
-const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800];
+/** Round lengths of time, in seconds. */
+export const STEPS_S = [
+  1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800,
+];
 
 /** The span from the first to the last of some times, with a margin at the end. */
 export function spanOf(moments: readonly (string | null | undefined)[]): Span | null {

@@ -39,19 +39,3 @@ export const COMMANDS: Record<string, string> = {
   abort: "Discard",
   set: "Set",
 };
-
-export const METRICS: Record<string, string> = {
-  loss: "Loss",
-  eval_loss: "Eval loss",
-  held_out_loss: "Eval loss",
-  held_out_exact_match: "Exact match",
-  learning_rate: "Learning rate",
-  grad_norm: "Gradient norm",
-  train_tokens_per_second: "Tokens per second",
-  mean_token_accuracy: "Token accuracy",
-  entropy: "Entropy",
-};
-
-export function metricName(name: string): string {
-  return METRICS[name] ?? plain(name);
-}

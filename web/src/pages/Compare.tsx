@@ -6,9 +6,9 @@ import { followPoints } from "../api/live";
 import { metricsQuery, taskQuery } from "../api/queries";
 import type { TaskAnswer } from "../api/schema";
 import { duration, number, ranSeconds } from "../lib/format";
-import { type Axis, column, leaves, type Point, smoothed } from "../lib/series";
+import { metricName } from "../lib/metrics";
+import { type Axis, column, leaves, type Point } from "../lib/series";
 import { serverNow } from "../lib/servertime";
-import { metricName } from "../lib/words";
 import { Panel, Status, TaskLink } from "../parts/bits";
 import { Chart, COLORS, type Line } from "../parts/Chart";
 import { ChartBar, useChartView } from "../parts/ChartBar";
@@ -103,8 +103,8 @@ function Compared({ runs }: { runs: Run[] }) {
             <Chart
               key={name}
               title={metricName(name)}
-              lines={linesOf(runs, name, axis, weight)}
-              {...{ log, axis, zoom }}
+              lines={linesOf(runs, name, axis)}
+              {...{ log, axis, zoom, weight }}
               onZoom={(next) => setView({ ...view, zoom: next })}
             />
           ))}
@@ -115,14 +115,11 @@ function Compared({ runs }: { runs: Run[] }) {
   );
 }
 
-function linesOf(runs: Run[], name: string, axis: Axis, weight: number): Line[] {
+function linesOf(runs: Run[], name: string, axis: Axis): Line[] {
   return runs.flatMap((run): Line[] => {
-    const raw = column(run.points, name, axis);
-    if (raw.xs.length === 0) return [];
-    const dots = raw.xs.length < 12;
-    return [
-      { label: run.label, color: run.color, dots, column: { xs: raw.xs, ys: smoothed(raw.ys, dots ? 0 : weight) } },
-    ];
+    const found = column(run.points, name, axis);
+    if (found.xs.length === 0) return [];
+    return [{ label: run.label, color: run.color, dots: found.xs.length < 12, column: found }];
   });
 }
 

@@ -1,219 +1,327 @@
-/** A line chart on a canvas: zoom shared between charts, legend that follows the pointer. */
-import { useEffect, useMemo, useRef, useState } from "react";
-import uPlot from "uplot";
-import "uplot/dist/uPlot.min.css";
+/** A line chart on a canvas: zoom and cursor shared between charts, smoothing, outliers, markers, and files of it. */
+import { type ReactNode, useEffect, useMemo, useRef, useState } from "react";
+import type uPlot from "uplot";
+import { csvOf, type Highlight, type Line } from "../lib/charts";
+import { type Colors, type DrawnLine, SIZE, svgOf } from "../lib/chartsvg";
 import type { Zoom } from "../lib/chartview";
-import { duration, localTime, number } from "../lib/format";
-import { type Axis, aligned, type Column } from "../lib/series";
+import type { Marker } from "../lib/markers";
+import { withUnit } from "../lib/metrics";
+import { outlierBounds, type Range, rangeOf } from "../lib/scale";
+import { type Axis, smoothed } from "../lib/series";
+import {
+  type Config,
+  colorsOf,
+  createCanvas,
+  dataOf,
+  type Handlers,
+  moveCursor,
+  onKey,
+  type Shown,
+  type Ticks,
+  xLabelOf,
+} from "./ChartCanvas";
+import { CursorStore, Legend, type ShownLine, Tooltip } from "./ChartLegend";
+import { download, fileName } from "./download";
+import { Menu } from "./Menu";
 import { useIsDark } from "./theme";
 
+export { COLORS, type Line } from "../lib/charts";
 export type { Zoom } from "../lib/chartview";
 
-export interface Line {
-  label: string;
-  color: string;
-  column: Column;
-  /** Drawn thin and pale: raw values of a smoothed line. */
-  faint?: boolean;
-  /** Few points: drawn with dots. */
-  dots?: boolean;
-}
+/** Charts this far outside the window are drawn already. */
+const NEAR = "300px";
+const SCALE = 2;
+const NONE: readonly Marker[] = [];
 
-/** Colours that are distinguishable on light and dark, and with common colour blindness. */
-export const COLORS = ["#3f7ff0", "#e07b1a", "#2f9e6b", "#c24f9d", "#8a6cf5", "#a58b0f", "#1a93a8", "#d85050"];
-
-/** Tick labels for days, minutes and seconds. */
-const CLOCK_TICKS: (string | number | null)[][] = [
-  [86400, "{MMM} {D}", null, null, null, null, null, null, 1],
-  [60, "{HH}:{mm}", null, null, null, null, null, null, 1],
-  [1, "{HH}:{mm}:{ss}", null, null, null, null, null, null, 1],
-];
-
-export function Chart({
-  title,
-  lines,
-  log,
-  axis,
-  zoom,
-  onZoom,
-  height = 190,
-  clock,
-}: {
+export interface ChartProps {
   title: string;
+  unit?: string;
   lines: readonly Line[];
   log?: boolean;
   axis: Axis;
+  /** Weight of the smoothing; 0: none. */
+  weight?: number;
   zoom: Zoom;
   onZoom: (zoom: Zoom) => void;
   height?: number;
   /** The x axis is unix time, shown as the time of day. */
   clock?: boolean;
-}) {
+  /** The x range that the charts of a page share; default: that of the lines. */
+  extent?: Range | null;
+  markers?: readonly Marker[];
+  highlight?: Highlight;
+  /** More items of its menu. */
+  actions?: ReactNode;
+  /** Its heading is below that of a group. */
+  grouped?: boolean;
+  /** Fills its place. */
+  full?: boolean;
+}
+
+export function Chart(props: ChartProps) {
+  const [large, setLarge] = useState(false);
+  return (
+    <>
+      <Figure {...props} onLarge={() => setLarge(true)} />
+      {large && <Large {...props} onClose={() => setLarge(false)} />}
+    </>
+  );
+}
+
+/** The chart in a dialog of the size of the window. */
+function Large({ onClose, ...props }: ChartProps & { onClose: () => void }) {
+  const box = useRef<HTMLDialogElement>(null);
+  useEffect(() => box.current?.showModal(), []);
+  return (
+    <dialog ref={box} className="large-chart" aria-label={props.title} onClose={onClose}>
+      <Figure {...props} full onClose={() => box.current?.close()} />
+    </dialog>
+  );
+}
+
+function Figure({
+  title,
+  unit,
+  lines,
+  log = false,
+  axis,
+  weight = 0,
+  zoom,
+  onZoom,
+  height = 210,
+  clock = false,
+  extent,
+  markers = NONE,
+  highlight,
+  actions,
+  grouped,
+  full,
+  onLarge,
+  onClose,
+}: ChartProps & { onLarge?: () => void; onClose?: () => void }) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot>(null);
-  const zoomed = useRef(zoom);
-  const tellZoom = useRef(onZoom);
-  const [at, setAt] = useState<number | null>(null);
+  const ticks = useRef<Ticks>({ x: [], y: [] });
+  const [cursor] = useState(() => new CursorStore());
+  const [all, setAll] = useState(false);
   const dark = useIsDark();
-  zoomed.current = zoom;
-  tellZoom.current = onZoom;
+  const visible = useVisible(box);
+  const [seen, setSeen] = useState(false);
+  if (visible && !seen) setSeen(true);
 
-  const data = useMemo(() => {
-    const { xs, ys } = aligned(lines.map((line) => line.column));
-    // A logarithmic scale has no zero or negative values.
-    const shown = log ? ys.map((row) => row.map((y) => (typeof y === "number" && y <= 0 ? null : y))) : ys;
-    return [xs, ...shown] as uPlot.AlignedData;
-  }, [lines, log]);
-  const latest = useRef(data);
-  latest.current = data;
+  const shownLines = useMemo(() => lines.map((line) => calmed(line, weight, !all && !log)), [lines, weight, all, log]);
+  const whole = useMemo(() => extent ?? extentOf(lines), [extent, lines]);
+  const range = useMemo(
+    () =>
+      rangeOf(
+        lines.map(({ column }) => column),
+        zoom,
+        { all, log },
+      ),
+    [lines, zoom, all, log],
+  );
+  const drawn = useMemo(() => shownLines.flatMap(drawnLines), [shownLines]);
+  // An invisible chart prepares nothing.
+  const data = useMemo(() => (seen ? dataOf(drawn, log) : null), [seen, drawn, log]);
+  const label = withUnit(title, unit);
+  const config: Config = { lines: drawn, axis, clock, log, yLabel: unit ?? title };
+
+  const y: Range = range ? [range.low, range.high] : log ? [1, 10] : [0, 1];
+  const colors = useRef<Colors>(null);
+  const now = useRef<Omit<Shown, "colors">>({ y, zoom, whole, markers, highlight });
+  now.current = { y, zoom, whole, markers, highlight };
+  const tell = useRef({ onZoom, visible });
+  tell.current = { onZoom, visible };
+  const handlers = useMemo(
+    (): Handlers => ({
+      shown: () => {
+        if (!colors.current) throw new Error("a chart without a canvas has no colours");
+        return { ...now.current, colors: colors.current };
+      },
+      visible: () => tell.current.visible,
+      onZoom: (next) => tell.current.onZoom(next),
+      own: () => plot.current?.over.matches(":hover") === true || box.current?.matches(":focus-visible") === true,
+      onCursor: (at) => cursor.set(at),
+    }),
+    [cursor],
+  );
+
   // Plot configuration apart from data: only a change here creates a new plot.
   const shape = JSON.stringify([
-    lines.map(({ label, color, faint, dots }) => [label, color, faint, dots]),
-    log,
-    axis,
-    dark,
-    height,
-    clock,
+    drawn.map(({ column: _, ...line }) => line),
+    { log, axis, clock, dark, seen, yLabel: config.yLabel },
   ]);
-
-  // biome-ignore lint/correctness/useExhaustiveDependencies: `shape` stands for the lines
+  const latest = useRef(data);
+  latest.current = data;
+  // biome-ignore lint/correctness/useExhaustiveDependencies: `shape` stands for the configuration
   useEffect(() => {
-    const element = box.current;
-    if (!element) return;
-    // A canvas cannot use CSS variables: read the computed colours.
-    const { color, borderTopColor } = getComputedStyle(element);
-    const grid = { stroke: borderTopColor, width: 1 };
-    const common = { stroke: color, grid, ticks: { show: false }, font: "11px system-ui" };
-    const made = new uPlot(
-      {
-        width: element.clientWidth,
-        height,
-        padding: [8, 22, 0, 0],
-        legend: { show: false },
-        cursor: { sync: { key: "charts" }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
-        scales: {
-          x: {
-            time: clock === true,
-            range: (_, low, high) => (zoomed.current ? [...zoomed.current] : widened(low, high)),
-          },
-          y: { distr: log ? 3 : 1 },
-        },
-        axes: [
-          {
-            ...common,
-            size: 26,
-            space: 70,
-            ...(clock
-              ? { values: CLOCK_TICKS }
-              : {
-                  values: (_: uPlot, ticks: number[]) =>
-                    ticks.map((tick) => (axis === "time" ? duration(tick) : number(tick))),
-                }),
-          },
-          {
-            ...common,
-            size: 54,
-            space: 34,
-            values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : number(tick))),
-          },
-        ],
-        series: [
-          {},
-          ...lines.map((line) => ({
-            label: line.label,
-            stroke: line.faint ? `${line.color}55` : line.color,
-            width: line.faint ? 1 : 1.6,
-            spanGaps: false,
-            points: { show: line.dots === true, size: 5 },
-          })),
-        ],
-        hooks: {
-          setCursor: [(u) => setAt(u.cursor.idx ?? null)],
-          setSelect: [
-            (u) => {
-              if (u.select.width < 4) return;
-              const low = u.posToVal(u.select.left, "x");
-              const high = u.posToVal(u.select.left + u.select.width, "x");
-              u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
-              tellZoom.current([low, high]);
-            },
-          ],
-        },
-      },
-      latest.current,
-      element,
-    );
+    const place = box.current;
+    if (!place || !latest.current) return;
+    colors.current = colorsOf(place);
+    const made = createCanvas(place, config, latest.current, handlers, ticks.current);
     plot.current = made;
-    const watch = new ResizeObserver(() => made.setSize({ width: element.clientWidth, height }));
-    watch.observe(element);
+    const watch = new ResizeObserver(() => made.setSize({ width: place.clientWidth, height: place.clientHeight }));
+    watch.observe(place);
     return () => {
       watch.disconnect();
       made.destroy();
       plot.current = null;
+      cursor.set(null);
     };
   }, [shape]);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: zoom and range are read at each drawing
+  useEffect(() => {
+    if (visible && data) plot.current?.setData(data);
+  }, [visible, data, zoom, whole, range]);
+  // biome-ignore lint/correctness/useExhaustiveDependencies: markers are read at each drawing
+  useEffect(() => plot.current?.redraw(false), [markers, highlight]);
 
-  useEffect(() => plot.current?.setData(data), [data]);
-  // biome-ignore lint/correctness/useExhaustiveDependencies: a new zoom is read by the scale's range
-  useEffect(() => plot.current?.setData(latest.current), [zoom]);
-
+  const position = { axis, clock };
+  const Heading = grouped ? "h3" : "h2";
   return (
-    <figure className="chart">
+    <figure className={full ? "chart full" : "chart"}>
       <header>
-        <h2>{title}</h2>
-        <Legend lines={lines} data={data} at={at} axis={axis} clock={clock} />
+        <Heading title={label}>{label}</Heading>
+        <span className="tools">
+          {onLarge && (
+            <button
+              type="button"
+              className="quiet"
+              aria-label={`Full screen: ${title}`}
+              title="Full screen"
+              onClick={onLarge}
+            >
+              <span aria-hidden="true">⤢</span>
+            </button>
+          )}
+          <Menu label={`Actions: ${title}`}>
+            <button
+              type="button"
+              onClick={() => setAll(!all)}
+              disabled={log}
+              title={log ? "A logarithmic axis shows all positive values" : undefined}
+            >
+              {all ? "Fit y axis without outliers" : "Fit y axis to all values"}
+            </button>
+            {(["PNG", "SVG", "CSV"] as const).map((kind) => (
+              <button key={kind} type="button" disabled={!seen} onClick={() => void save(kind)}>
+                Download {kind}
+              </button>
+            ))}
+            {actions}
+          </Menu>
+          {onClose && (
+            <button type="button" onClick={onClose}>
+              Close
+            </button>
+          )}
+        </span>
       </header>
-      {/* biome-ignore lint/a11y/noStaticElementInteractions: the same is done by the button "whole range" */}
-      <div ref={box} className="canvas" style={{ height }} onDoubleClick={() => onZoom(null)} />
+      <Legend lines={shownLines} cursor={cursor} />
+      <div
+        ref={box}
+        role="group"
+        className="canvas"
+        style={full ? undefined : { height }}
+        tabIndex={0}
+        aria-label={`${label} by ${xLabelOf(position)}. Arrow keys move the cursor, plus and minus zoom, 0 resets.`}
+        onDoubleClick={() => onZoom(null)}
+        onBlur={() => plot.current && moveCursor(plot.current, -10, -10)}
+        onKeyDown={(event) => {
+          if (plot.current && onKey(plot.current, event, handlers)) event.preventDefault();
+        }}
+      >
+        <div className="over">
+          <Tooltip {...{ cursor, markers, highlight, plot }} lines={shownLines} {...position} />
+          {range && log && range.below > 0 && <span className="outside">{`${range.below} at or below 0`}</span>}
+          {range && !log && range.above + range.below > 0 && (
+            <button type="button" className="outside" onClick={() => setAll(true)}>
+              {outsideText(range.above, range.below)}
+            </button>
+          )}
+        </div>
+      </div>
     </figure>
+  );
+
+  async function save(kind: "PNG" | "SVG" | "CSV"): Promise<void> {
+    const name = `${fileName(title)}.${kind.toLowerCase()}`;
+    const xLabel = xLabelOf(position);
+    if (kind === "CSV") {
+      download(name, new Blob([csvOf(lines, xLabel)], { type: "text/csv" }));
+      return;
+    }
+    const shown = handlers.shown();
+    const svg = svgOf({
+      title: label,
+      x: { label: xLabel, range: shown.zoom ?? shown.whole, ticks: ticks.current.x },
+      y: { label: config.yLabel, range: shown.y, ticks: ticks.current.y, log },
+      lines: drawn,
+      markers,
+      highlight,
+      colors: shown.colors,
+    });
+    const image = new Blob([svg], { type: "image/svg+xml" });
+    download(name, kind === "SVG" ? image : await rendered(svg));
+  }
+}
+
+/** The PNG of an SVG image. */
+async function rendered(svg: string): Promise<Blob> {
+  const image = new Image();
+  image.src = `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
+  await image.decode();
+  const canvas = document.createElement("canvas");
+  canvas.width = SIZE.width * SCALE;
+  canvas.height = SIZE.height * SCALE;
+  canvas.getContext("2d")?.drawImage(image, 0, 0, canvas.width, canvas.height);
+  return new Promise((done, failed) =>
+    canvas.toBlob(
+      (blob) => (blob ? done(blob) : failed(new Error("The browser has no PNG of this chart."))),
+      "image/png",
+    ),
   );
 }
 
-function widened(low: number, high: number): uPlot.Range.MinMax {
+function outsideText(above: number, below: number): string {
+  const parts = [above > 0 && `${above} above`, below > 0 && `${below} below`].filter(Boolean);
+  return `${parts.join(", ")} · Show all`;
+}
+
+function calmed(line: Line, weight: number, bounded: boolean): ShownLine {
+  if (weight === 0 || line.dots) return line;
+  // What the y axis leaves out does not pull the smoothed line either.
+  const bounds = bounded ? outlierBounds(line.column.ys) : null;
+  return { ...line, calm: { xs: line.column.xs, ys: smoothed(line.column, weight, line.spacing, bounds) } };
+}
+
+function drawnLines({ label, color, column, dots, dashed, calm }: ShownLine): DrawnLine[] {
+  const line = { label, color, column, dots, dashed };
+  return calm
+    ? [
+        { ...line, label: `${label} (raw)`, faint: true },
+        { ...line, column: calm },
+      ]
+    : [line];
+}
+
+function extentOf(lines: readonly Line[]): Range {
+  const low = Math.min(...lines.map(({ column }) => column.xs[0] ?? Number.POSITIVE_INFINITY));
+  const high = Math.max(...lines.map(({ column }) => column.xs.at(-1) ?? Number.NEGATIVE_INFINITY));
+  if (low > high) return [0, 1];
   return low === high ? [low - 1, high + 1] : [low, high];
 }
 
-function Legend({
-  lines,
-  data,
-  at,
-  axis,
-  clock,
-}: {
-  lines: readonly Line[];
-  data: uPlot.AlignedData;
-  at: number | null;
-  axis: Axis;
-  clock?: boolean;
-}) {
-  const x = at === null ? undefined : data[0][at];
-  return (
-    <div className="legend num">
-      {x !== undefined && (
-        <span>
-          {clock ? localTime(new Date(x * 1000).toISOString()) : axis === "time" ? duration(x) : `step ${number(x)}`}
-        </span>
-      )}
-      {lines.map((line, index) => {
-        if (line.faint) return null;
-        const row = data[index + 1] ?? [];
-        const value = at === null ? last(row) : row[at];
-        return (
-          <span key={line.label}>
-            <i style={{ background: line.color }} />
-            {lines.length > 1 && `${line.label} `}
-            <b>{number(value)}</b>
-          </span>
-        );
-      })}
-    </div>
-  );
-}
-
-function last(row: ArrayLike<number | null | undefined>): number | null {
-  for (let at = row.length - 1; at >= 0; at -= 1) {
-    const value = row[at];
-    if (typeof value === "number") return value;
-  }
-  return null;
+/** Whether an element is in the window, or near it. */
+function useVisible(box: { current: HTMLElement | null }): boolean {
+  const [visible, setVisible] = useState(false);
+  useEffect(() => {
+    if (!box.current) return;
+    const watch = new IntersectionObserver(([entry]) => setVisible(entry?.isIntersecting === true), {
+      rootMargin: NEAR,
+    });
+    watch.observe(box.current);
+    return () => watch.disconnect();
+  }, [box]);
+  return visible;
 }

@@ -1,39 +1,51 @@
 /** Shared settings of several charts. */
 import type { ReactNode } from "react";
 import { type ChartSearch, type ChartView, MOST_SMOOTH, searchOf, viewOf } from "../lib/chartview";
+import type { Axis } from "../lib/series";
 import { useAddressed } from "./addressed";
+import { useStored } from "./stored";
 
-/** Chart settings of a page; `tell` writes them to the URL. */
+/** Chart settings of a page; `tell` writes them to the URL. Smoothing is kept for the user's other charts. */
 export function useChartView(
   search: ChartSearch,
   tell: (to: ChartSearch) => void,
 ): [ChartView, (to: ChartView) => void] {
-  const [view, setView] = useAddressed(viewOf(search), (next) => tell(searchOf(next)));
+  const [smooth, setSmooth] = useStored("smoothing", 0);
+  const [view, setView] = useAddressed(viewOf(search, smooth), (next) => {
+    if (next.weight !== smooth) setSmooth(next.weight);
+    tell(searchOf(next));
+  });
   // Round as the URL does; otherwise the values read back would differ.
-  return [view, (next) => setView(viewOf(searchOf(next)))];
+  return [view, (next) => setView(viewOf(searchOf(next), next.weight))];
 }
+
+const AXIS_LABELS: Readonly<Record<Axis, string>> = { step: "Steps", tokens: "Tokens", epoch: "Epochs", time: "Time" };
+const ALWAYS: readonly Axis[] = ["step", "time"];
 
 export function ChartBar({
   view,
   onChange,
+  axes = ALWAYS,
   children,
 }: {
   view: ChartView;
   onChange: (view: ChartView) => void;
+  /** Axes for which there is data. */
+  axes?: readonly Axis[];
   children?: ReactNode;
 }) {
   const { axis, log, weight, zoom } = view;
   return (
     <div className="row small">
-      <div className="row tight" role="group" aria-label="Axis">
-        {(["step", "time"] as const).map((each) => (
+      <div className="row tight" role="group" aria-label="X axis">
+        {axes.map((each) => (
           <button
             key={each}
             type="button"
             aria-pressed={axis === each}
             onClick={() => onChange({ ...view, axis: each, zoom: axis === each ? zoom : null })}
           >
-            {each === "step" ? "Steps" : "Time"}
+            {AXIS_LABELS[each]}
           </button>
         ))}
       </div>
@@ -58,7 +70,7 @@ export function ChartBar({
       <button type="button" onClick={() => onChange({ ...view, zoom: null })} disabled={!zoom}>
         Reset zoom
       </button>
-      <span className="muted hide-phone">Drag on a chart to zoom all charts.</span>
+      <span className="muted hide-phone">Drag to zoom, Shift and drag to move.</span>
     </div>
   );
 }

@@ -1,6 +1,7 @@
 /** Measurements by number, such as versions: dots with intervals, a line, one selected. */
 import { type ReactNode, useEffect, useRef, useState } from "react";
 import { number } from "../lib/format";
+import "../styles/charts.css";
 
 export interface Measured {
   at: number;

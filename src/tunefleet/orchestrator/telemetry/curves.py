@@ -251,7 +251,8 @@ Column = NDArray[np.float64]
 def downsample(columns: Mapping[str, Column], count: int, max_points: int) -> list[int]:
     """Choose at most `max_points` points that keep the shape of the series.
 
-    The first and last point are kept, and all points of sparse values (evaluations) if they fit.
+    The first and last point are kept, the highest and lowest of each value in each part of the series, and all points
+    of sparse values (evaluations) if they fit.
 
     Returns:
         Indices in ascending order.
@@ -268,9 +269,25 @@ def downsample(columns: Mapping[str, Column], count: int, max_points: int) -> li
     dense = sorted(
         (n for n in columns if len(where[n]) > max_points // 4), key=lambda n: (n != "loss", -len(where[n]), n)
     )
+    kept |= _extremes([columns[name] for name in dense], count, max_points)
     curves = [_scaled(columns[name]) for name in dense[:_DENSE_NAMES]]
     kept |= _largest_triangles(curves, count, max_points - len(kept))
     return sorted(kept)
+
+
+def _extremes(columns: Sequence[Column], count: int, max_points: int) -> set[int]:
+    """Choose the highest and lowest points of each column in equal parts, at most a quarter of `max_points`."""
+    # A spike of a value that does not shape the choice would otherwise be missing from its chart.
+    parts = max_points // (8 * max(1, len(columns)))
+    edges = np.arange(parts + 1) * count // max(1, parts)
+    chosen: set[int] = set()
+    for column in columns:
+        numbers = np.where(np.isfinite(column), column, np.nan)
+        for start, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            part = numbers[start:end]
+            if not np.isnan(part).all():
+                chosen.update((start + int(np.nanargmin(part)), start + int(np.nanargmax(part))))
+    return chosen
 
 
 def _scaled(column: Column) -> Column:

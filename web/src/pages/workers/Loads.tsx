@@ -55,24 +55,25 @@ function Charts({ worker, samples }: { worker: WorkerView; samples: readonly Loa
     const each = (pick: (load: Load, uuid: string, total: number) => number | null | undefined): Line[] =>
       gpus.map((gpu, at) => line(String(gpu.index), at, (load) => pick(load, gpu.uuid, gpu.memory_total_bytes)));
     const of = (load: Load, uuid: string) => load.gpus?.find((gpu) => gpu.uuid === uuid);
-    const found: [string, Line[]][] = [
+    const found: [title: string, unit: string | undefined, lines: Line[]][] = [
       [
         `Load of ${can.cpu_count} CPUs`,
+        undefined,
         [line("1 min", 0, (load) => load.load_1m), line("15 min", 1, (load) => load.load_15m)],
       ],
-      ["Memory in use, GiB", [line("Memory", 0, (load) => (can.memory_total_bytes - load.memory_free_bytes) / GIB)]],
-      ["GPU memory in use, GiB", each((load, uuid, total) => gibUsed(of(load, uuid)?.memory_free_bytes, total))],
-      ["GPU busy, %", each((load, uuid) => of(load, uuid)?.utilisation_percent)],
-      ["GPU temperature, °C", each((load, uuid) => of(load, uuid)?.temperature_c)],
-      ["GPU power, W", each((load, uuid) => of(load, uuid)?.power_w)],
-      ["Disk free, GiB", [line("Disk", 0, (load) => load.disk_free_bytes / GIB)]],
+      ["Memory in use", "GiB", [line("Memory", 0, (load) => (can.memory_total_bytes - load.memory_free_bytes) / GIB)]],
+      ["GPU memory in use", "GiB", each((load, uuid, total) => gibUsed(of(load, uuid)?.memory_free_bytes, total))],
+      ["GPU busy", "%", each((load, uuid) => of(load, uuid)?.utilisation_percent)],
+      ["GPU temperature", "°C", each((load, uuid) => of(load, uuid)?.temperature_c)],
+      ["GPU power", "W", each((load, uuid) => of(load, uuid)?.power_w)],
+      ["Disk free", "GiB", [line("Disk", 0, (load) => load.disk_free_bytes / GIB)]],
     ];
-    return found.filter(([, lines]) => lines.some(({ column }) => column.ys.some((y) => y !== null)));
+    return found.filter(([, , lines]) => lines.some(({ column }) => column.ys.some((y) => y !== null)));
   }, [samples, gpus, can]);
   return (
     <div className="loads">
-      {charts.map(([title, lines]) => (
-        <Chart key={title} title={title} lines={lines} axis="time" clock zoom={zoom} onZoom={setZoom} height={120} />
+      {charts.map(([title, unit, lines]) => (
+        <Chart key={title} {...{ title, unit, lines, zoom }} axis="time" clock onZoom={setZoom} height={150} />
       ))}
     </div>
   );
