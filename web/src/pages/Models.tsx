@@ -128,7 +128,7 @@ function Table({ models, chosen }: { models: readonly Model[]; chosen?: string }
           <th className="extra">Data</th>
           <th className="num">Eval loss</th>
           <th className="num hide-phone">Size</th>
-          <th className="num">Age</th>
+          <th className="num hide-phone">Age</th>
         </tr>
       </thead>
       <tbody>
@@ -174,7 +174,7 @@ function Row({ model, chosen }: { model: Model; chosen: boolean }) {
         )}
       </td>
       <td className="num muted hide-phone">{bytes(artifact.size_bytes)}</td>
-      <td className="num muted">
+      <td className="num muted hide-phone">
         <Time at={artifact.created_at} relative />
       </td>
     </tr>

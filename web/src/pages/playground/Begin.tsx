@@ -1,7 +1,7 @@
 /** Choose a model to chat with, or continue a chat. */
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { type FormEvent, useState } from "react";
+import { type FormEvent, type ReactNode, useState } from "react";
 import { chatsQuery } from "../../api/queries_data";
 import { libraryQuery } from "../../api/queries_models";
 import { ago } from "../../lib/format";
@@ -41,17 +41,20 @@ export function Begin({ task }: { task?: string }) {
     <div className="begin">
       <div className="stack">
         <Answer query={library} rows={5}>
-          {({ items }) => <Choices entries={entriesOf(items)} task={task} busy={start.isPending} onChat={onChat} />}
+          {({ items }) => (
+            <Choices entries={entriesOf(items)} task={task} busy={start.isPending} onChat={onChat}>
+              <label className="row tight small">
+                <span className="muted">Chat template</span>
+                <select value={template} onChange={(event) => setTemplate(event.target.value as Template)}>
+                  <option value="">As trained</option>
+                  <option value="true">On</option>
+                  <option value="false">Off (plain text)</option>
+                </select>
+              </label>
+            </Choices>
+          )}
         </Answer>
         <Named busy={start.isPending} onChat={onChat} />
-        <label className="row tight small">
-          <span className="muted">Chat template</span>
-          <select value={template} onChange={(event) => setTemplate(event.target.value as Template)}>
-            <option value="">As trained</option>
-            <option value="true">On</option>
-            <option value="false">Off (plain text)</option>
-          </select>
-        </label>
       </div>
       <div className="stack">
         <Active />
@@ -67,11 +70,14 @@ function Choices({
   task,
   busy,
   onChat,
+  children,
 }: {
   entries: readonly Entry[];
   task?: string;
   busy: boolean;
   onChat: OnChat;
+  /** Options of all chats. */
+  children: ReactNode;
 }) {
   const [typed, setTyped] = useState("");
   const isWanted = ({ versions }: Entry) => !!task && versions.some(({ artifact }) => artifact.task_id === task);
@@ -87,15 +93,18 @@ function Choices({
       <Panel
         title="Fine-tuned models"
         actions={
-          entries.length > MANY && (
-            <input
-              type="search"
-              aria-label="Search"
-              placeholder="Search"
-              value={typed}
-              onChange={(event) => setTyped(event.target.value)}
-            />
-          )
+          <>
+            {children}
+            {entries.length > MANY && (
+              <input
+                type="search"
+                aria-label="Search"
+                placeholder="Search"
+                value={typed}
+                onChange={(event) => setTyped(event.target.value)}
+              />
+            )}
+          </>
         }
         flush={tuned.length > 0}
       >

@@ -4,12 +4,11 @@ import { Link } from "@tanstack/react-router";
 import { useCallback, useEffect, useRef, useState } from "react";
 import { ApiError, api, ask } from "../../api/client";
 import { chatQuery } from "../../api/queries_data";
-import type { ChatView, TaskAnswer } from "../../api/schema";
+import type { TaskAnswer } from "../../api/schema";
 import { sideBySide, standingOf } from "../../lib/chats";
 import { shortName } from "../../lib/models";
 import { type Rating, rated } from "../../lib/preferences";
 import { FIRST_SAMPLING } from "../../lib/sampling";
-import { isFinal } from "../../lib/words";
 import { Copyable, Status } from "../../parts/bits";
 import { useKept } from "../../parts/kept";
 import { useMaySteer } from "../../parts/session";
@@ -45,7 +44,8 @@ export function Session({ task }: { task: TaskAnswer }) {
   const [wide] = useState(() => window.matchMedia("(min-width: 1001px)").matches);
   const models = chat.data?.models ?? [];
   const together = sideBySide(models);
-  const ended = isFinal(task.status);
+  const { phase } = standingOf(task, chat.data);
+  const ended = phase === "ended";
   const mayAsk = mine && !ended && !!chat.data?.ready && !talk.busy;
   const actions: AnswerActions = useStable({
     onAgain: (turn, model) => talk.again(turn, model, sampling),
@@ -61,10 +61,8 @@ export function Session({ task }: { task: TaskAnswer }) {
       <div className="row between">
         <div className="row">
           <h1>{name}</h1>
-          <Status
-            status={standingOf(task, chat.data).phase === "ready" ? "online" : task.status}
-            note={statusOf(task, chat.data)}
-          />
+          {phase === "ready" && <Status status="online" note={`ready on ${task.worker_id}`} />}
+          {phase === "ended" && <Status status={task.status} />}
         </div>
         <div className="row tight">
           <button type="button" disabled={talk.busy || talk.turns.length === 0} onClick={talk.reset}>
@@ -76,7 +74,7 @@ export function Session({ task }: { task: TaskAnswer }) {
           </Link>
         </div>
       </div>
-      <Steps task={task} chat={chat.data} model={name === base ? name : `${name} on ${base}`} />
+      <Steps task={task} chat={chat.data} model={name === base ? name : `${name} and its base ${base}`} />
       <div className="chat">
         <div className="talk">
           <Conversation
@@ -129,10 +127,6 @@ export function Session({ task }: { task: TaskAnswer }) {
 }
 
 const titled = (model: string) => (model === "base" ? "Base" : model === "tuned" ? "Tuned" : model);
-
-function statusOf(task: TaskAnswer, chat: ChatView | undefined): string | undefined {
-  return standingOf(task, chat).phase === "ready" ? `ready on ${task.worker_id}` : undefined;
-}
 
 /** The same functions at each render, so that unchanged answers are not drawn again. */
 function useStable(actions: AnswerActions): AnswerActions {
