@@ -55,6 +55,7 @@ PAGES = (
     Looked("/ui/new?template=lora_sft"),
     Looked("/ui/workflows/{workflow}", "/workflows/{workflow}"),
     Looked("/ui/datasets"),
+    Looked("/ui/models", "/artifacts?*", {"/artifacts?*": {"items": []}}, ("No models yet",)),
     Looked("/ui/playground"),
     Looked("/ui/federations", "/federations?*", {"/federations?*": {"items": []}}, ("No federations yet",)),
     Looked("/ui/campaigns", "/campaigns?*", {"/campaigns?*": {"items": []}}, ("No campaigns yet",)),

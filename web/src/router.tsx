@@ -4,6 +4,7 @@ import { createRootRoute, createRoute, createRouter, lazyRouteComponent } from "
 import { useEffect } from "react";
 import { infoQuery } from "./api/queries";
 import { type ChartSearch, chartSearch } from "./lib/chartview";
+import { FORMS, type Form } from "./lib/models";
 import { STATUSES } from "./lib/words";
 import { Login } from "./pages/Login";
 import { Overview } from "./pages/Overview";
@@ -106,9 +107,10 @@ const newRoute = createRoute({
 const trainRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/train",
-  validateSearch: (given: Record<string, unknown>): { data?: string; from?: string } => ({
+  validateSearch: (given: Record<string, unknown>): { data?: string; from?: string; model?: string } => ({
     data: text(given.data),
     from: text(given.from),
+    model: text(given.model),
   }),
   component: lazyRouteComponent(() => import("./pages/Train"), "Train"),
 });
@@ -165,11 +167,25 @@ const campaignRoute = createRoute({
 const datasetsRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/datasets",
-  validateSearch: (given: Record<string, unknown>): { id?: string; preview?: string } => ({
+  validateSearch: (given: Record<string, unknown>): { id?: string; preview?: string; made?: boolean } => ({
     id: text(given.id),
     preview: text(given.preview),
+    made: given.made === true || undefined,
   }),
   component: lazyRouteComponent(() => import("./pages/Datasets"), "Datasets"),
+});
+const modelsRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/models",
+  validateSearch: (
+    given: Record<string, unknown>,
+  ): { id?: string; form?: Form; q?: string; intermediate?: boolean } => ({
+    id: text(given.id),
+    form: oneOf(given.form, FORMS),
+    q: text(given.q),
+    intermediate: given.intermediate === true || undefined,
+  }),
+  component: lazyRouteComponent(() => import("./pages/Models"), "Models"),
 });
 const playgroundRoute = createRoute({
   getParentRoute: () => rootRoute,
@@ -198,6 +214,7 @@ const routeTree = rootRoute.addChildren([
   campaignsRoute,
   campaignRoute,
   datasetsRoute,
+  modelsRoute,
   playgroundRoute,
   settingsRoute,
 ]);

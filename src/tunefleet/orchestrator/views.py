@@ -15,6 +15,7 @@ from tunefleet.db.rows import (
 )
 from tunefleet.schemas.api import (
     ArtifactDetail,
+    ArtifactOrigin,
     ArtifactView,
     EventView,
     FileEntry,
@@ -80,7 +81,7 @@ def event_view(row: EventRow) -> EventView:
     )
 
 
-def artifact_view(row: ArtifactRow) -> ArtifactView:
+def artifact_view(row: ArtifactRow, origin: ArtifactOrigin | None = None) -> ArtifactView:
     """Return an artifact as a list item."""
     return ArtifactView(
         id=row.id,
@@ -93,6 +94,7 @@ def artifact_view(row: ArtifactRow) -> ArtifactView:
         owner=row.owner,
         created_at=to_datetime(row.created_at),
         metadata=orjson.loads(row.metadata),
+        origin=origin,
     )
 
 

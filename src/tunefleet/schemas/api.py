@@ -278,6 +278,34 @@ class ArtifactCreate(ProcessBody):
     metadata: dict[str, Any] = Field(default_factory=dict)
 
 
+class ArtifactOrigin(Message):
+    """The task that produced an artifact, and what it read.
+
+    Args:
+        status: Status of the task.
+        model: `model.source` of its spec.
+        data: Dataset that it read, as its spec names it.
+        inputs: Pointer into its spec → digest of the artifact that it read.
+        loads: Tasks whose model or adapter it started from or merged.
+        eval_loss: Eval loss before and after training, in nats per token.
+        exact_match: Share of correct answers before and after training.
+        row_shape: How the rows were read; `pair` is trained as plain text.
+        campaign: Whether a campaign submitted it.
+    """
+
+    task_name: str
+    task_kind: str
+    status: str
+    model: dict[str, Any] = Field(default_factory=dict)
+    data: str | None = None
+    inputs: dict[str, str] = Field(default_factory=dict)
+    loads: tuple[str, ...] = ()
+    eval_loss: tuple[float, float] | None = None
+    exact_match: tuple[float, float] | None = None
+    row_shape: str | None = None
+    campaign: bool = False
+
+
 class ArtifactView(Message):
     """An artifact: files, manifest and digest."""
 
@@ -291,6 +319,8 @@ class ArtifactView(Message):
     owner: str
     created_at: datetime
     metadata: dict[str, Any] = Field(default_factory=dict)
+    origin: ArtifactOrigin | None = None
+    """Its task, if requested; null if it was uploaded."""
 
 
 class ArtifactDetail(ArtifactView):

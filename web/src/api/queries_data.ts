@@ -1,14 +1,11 @@
 /** Queries of the pages for datasets, new tasks and chats. */
 import { queryOptions } from "@tanstack/react-query";
 import { type Whole, whole } from "../lib/pages";
-import { TRAINING_KINDS } from "../lib/words";
 import { api, ask } from "./client";
 import { MOST_ROWS, PAGE_ROWS } from "./queries";
 import type { ArtifactView } from "./schema";
 
 const ROWS = /\.(jsonl|ndjson|json|csv|tsv|parquet)$/i;
-const LISTED = 200;
-
 /** Uploaded datasets, and data files from tasks, newest first. */
 export const datasetsQuery = queryOptions({
   queryKey: ["datasets"],
@@ -55,17 +52,6 @@ export const schemaQuery = queryOptions({
   queryKey: ["schema"],
   queryFn: () => ask(api.GET("/api/v1/schema")),
   staleTime: Number.POSITIVE_INFINITY,
-});
-
-/** Tasks with an adapter or a model, newest first. */
-export const trainedQuery = queryOptions({
-  queryKey: ["trained"],
-  queryFn: async ({ signal }) => {
-    const query = { kind: [...TRAINING_KINDS, "merge"].join(","), status: "completed", limit: LISTED };
-    const page = await ask(api.GET("/api/v1/tasks", { params: { query }, signal }));
-    return (page as Extract<typeof page, { items: unknown }>).items;
-  },
-  refetchInterval: 15_000,
 });
 
 const LOOK_MS = 1000;

@@ -1,18 +1,46 @@
 /** Queries of the fine-tune wizard and the models page. */
 import { queryOptions } from "@tanstack/react-query";
+import { type Model, modelsOf } from "../lib/models";
+import { type Whole, whole } from "../lib/pages";
 import { api, ask } from "./client";
 import type { ArtifactView } from "./schema";
 
 const LISTED = 200;
+const MOST_MODELS = 1000;
 
-/** Complete models on the server, uploaded or made by runs: newest first, each once. */
+/** Adapters, models, GGUF files and checkpoints on the server with their origin, newest first. */
+export const libraryQuery = queryOptions({
+  queryKey: ["models", "library"],
+  queryFn: async ({ signal }): Promise<Whole<Model>> => {
+    const { items, more } = await whole<ArtifactView>((cursor) => {
+      const query = { kind: "adapter,model,gguf,checkpoint", origin: true, limit: LISTED, cursor };
+      return ask(api.GET("/api/v1/artifacts", { params: { query }, signal }));
+    }, MOST_MODELS);
+    return { items: modelsOf(items), more };
+  },
+  refetchInterval: 15_000,
+});
+
+/** What a run produced, as models. */
+export const runModelsQuery = (taskId: string) =>
+  queryOptions({
+    queryKey: ["models", "run", taskId],
+    queryFn: async ({ signal }): Promise<Model[]> => {
+      const query = { kind: "adapter,model,gguf", task_id: taskId, origin: true, limit: LISTED };
+      return modelsOf((await ask(api.GET("/api/v1/artifacts", { params: { query }, signal }))).items);
+    },
+  });
+
+/** Complete models on the server, uploaded or made by runs, which they are named after: newest first, each once. */
 export const modelsQuery = queryOptions({
   queryKey: ["models", "files"],
   queryFn: async ({ signal }): Promise<ArtifactView[]> => {
-    const query = { kind: "model", limit: LISTED };
+    const query = { kind: "model", origin: true, limit: LISTED };
     const { items } = await ask(api.GET("/api/v1/artifacts", { params: { query }, signal }));
     const seen = new Set<string>();
-    return items.filter((each) => !seen.has(each.digest) && seen.add(each.digest));
+    return modelsOf(items)
+      .map(({ artifact, name }) => ({ ...artifact, name }))
+      .filter((each) => !seen.has(each.digest) && seen.add(each.digest));
   },
   refetchInterval: 15_000,
 });

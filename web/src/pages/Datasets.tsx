@@ -1,10 +1,10 @@
 /** Datasets: upload, inspect, preview the training rows, train. */
 import { useQuery } from "@tanstack/react-query";
-import { Link, useSearch } from "@tanstack/react-router";
+import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { artifactQuery } from "../api/queries";
 import { datasetsQuery } from "../api/queries_data";
 import type { ArtifactView } from "../api/schema";
-import { bytes } from "../lib/format";
+import { bytes, number } from "../lib/format";
 import { Panel, Time } from "../parts/bits";
 import { useSession } from "../parts/session";
 import { Answer, Cut, Empty, Failed, Loading } from "../parts/states";
@@ -14,8 +14,9 @@ import { Upload } from "./datasets/Upload";
 
 export function Datasets() {
   const { mayChange } = useSession();
-  const { id, preview } = useSearch({ from: "/datasets" });
+  const { id, preview, made } = useSearch({ from: "/datasets" });
   const datasets = useQuery(datasetsQuery);
+  const navigate = useNavigate({ from: "/datasets" });
   return (
     <div className="page">
       <h1>Datasets</h1>
@@ -25,14 +26,24 @@ export function Datasets() {
           items.length === 0 ? (
             <Panel>
               <Empty title="No datasets yet">
-                Built-in datasets need no upload: in a workflow file, set <code>builtin:gsm8k</code>.
+                Drop a file above, or <Link to="/train">start a fine-tune</Link> with a built-in dataset.
               </Empty>
             </Panel>
           ) : (
-            <div className="datasets">
-              <Listed items={items} more={more} chosen={id} />
-              <Chosen items={items} id={id} preview={preview} />
-            </div>
+            <>
+              <Origin
+                items={items}
+                made={made}
+                onMade={(wanted) => void navigate({ search: { made: wanted || undefined }, replace: true })}
+              />
+              <Found
+                items={items.filter((each) => !!each.task_id === !!made)}
+                more={more}
+                id={id}
+                preview={preview}
+                made={made}
+              />
+            </>
           )
         }
       </Answer>
@@ -40,7 +51,68 @@ export function Datasets() {
   );
 }
 
-function Listed({ items, more, chosen }: { items: ArtifactView[]; more: boolean; chosen?: string }) {
+/** Data files of runs, such as chunks of a campaign, are in a list of their own. */
+function Origin({
+  items,
+  made,
+  onMade,
+}: {
+  items: readonly ArtifactView[];
+  made?: boolean;
+  onMade: (made: boolean) => void;
+}) {
+  const ofRuns = items.filter((each) => each.task_id).length;
+  if (ofRuns === 0 && !made) return null;
+  return (
+    <div className="segments" role="group" aria-label="Origin">
+      <button type="button" aria-pressed={!made} onClick={() => onMade(false)}>
+        Uploaded <span className="muted num">{number(items.length - ofRuns)}</span>
+      </button>
+      <button type="button" aria-pressed={!!made} onClick={() => onMade(true)}>
+        From runs <span className="muted num">{number(ofRuns)}</span>
+      </button>
+    </div>
+  );
+}
+
+function Found({
+  items,
+  more,
+  id,
+  preview,
+  made,
+}: {
+  items: ArtifactView[];
+  more: boolean;
+  id?: string;
+  preview?: string;
+  made?: boolean;
+}) {
+  if (items.length === 0 && !id)
+    return (
+      <Panel>
+        <Empty title="No uploaded datasets yet">Drop a file above.</Empty>
+      </Panel>
+    );
+  return (
+    <div className="datasets">
+      <Listed items={items} more={more} chosen={id} made={made} />
+      <Chosen items={items} id={id} preview={preview} />
+    </div>
+  );
+}
+
+function Listed({
+  items,
+  more,
+  chosen,
+  made,
+}: {
+  items: ArtifactView[];
+  more: boolean;
+  chosen?: string;
+  made?: boolean;
+}) {
   const open = chosen ?? items[0]?.id;
   return (
     <nav aria-label="Datasets" className="panel dataset-list">
@@ -48,7 +120,7 @@ function Listed({ items, more, chosen }: { items: ArtifactView[]; more: boolean;
         <Link
           key={each.id}
           to="/datasets"
-          search={{ id: each.id }}
+          search={{ id: each.id, made }}
           className={each.id === open ? "chosen" : undefined}
           aria-current={each.id === open ? "true" : undefined}
         >
@@ -60,7 +132,7 @@ function Listed({ items, more, chosen }: { items: ArtifactView[]; more: boolean;
           </span>
         </Link>
       ))}
-      <Cut more={more}>Run `tunefleet data ls` for the full list.</Cut>
+      <Cut more={more}>Delete those that you no longer need.</Cut>
     </nav>
   );
 }

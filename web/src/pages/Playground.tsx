@@ -27,13 +27,7 @@ function Choice({ task }: { task?: string }) {
     <div className="page">
       <h1>Playground</h1>
       {mayChange ? (
-        <>
-          <p className="muted">
-            A worker loads the model and unloads it after 10 min idle. The base model answers next to the fine-tuned
-            one.
-          </p>
-          <Begin task={task} />
-        </>
+        <Begin task={task} />
       ) : (
         <Empty title="Your key is read-only">To chat, use a key with the member or admin role.</Empty>
       )}

@@ -142,6 +142,7 @@ function Wizard() {
     chooseData(choice);
     setStep("data");
   });
+  useModelOfAddress((model) => rebuild({}, { ...known, model }));
   useTaskOfAddress((next) => {
     draft.set(next);
     setStep("review");
@@ -313,6 +314,21 @@ function useTaskOfAddress(onTask: (draft: Draft) => void) {
     const model = { identifier: plan?.model ?? "", digest: inputs[MODEL] };
     onTask({ text, known: { model, data, kind: null, from: { name, spec: resolved ?? spec, inputs } } });
     // A reload keeps what is changed from here on.
+    void navigate({ to: "/train", search: {}, replace: true });
+  });
+}
+
+/** `?model=ID`: the uploaded or trained model that the wizard was opened for. */
+function useModelOfAddress(onModel: (model: ModelChoice) => void) {
+  const { model: id } = useSearch({ from: "/train" });
+  const navigate = useNavigate();
+  const digest = useQuery({ ...artifactQuery(id ?? ""), enabled: id !== undefined }).data?.digest;
+  const model = useQuery(modelsQuery).data?.find((each) => each.digest === digest);
+  const done = useRef("");
+  useEffect(() => {
+    if (!id || done.current === id || !model) return;
+    done.current = id;
+    onModel({ identifier: `./${model.name}`, digest: model.digest });
     void navigate({ to: "/train", search: {}, replace: true });
   });
 }

@@ -131,6 +131,7 @@ export function Confirm({
   children,
   action,
   danger,
+  allowed = true,
   onDo,
   onClose,
 }: {
@@ -138,6 +139,8 @@ export function Confirm({
   children: ReactNode;
   action: string;
   danger?: boolean;
+  /** Whether what the dialog asks for is complete. */
+  allowed?: boolean;
   onDo: () => void;
   onClose: () => void;
 }) {
@@ -156,6 +159,7 @@ export function Confirm({
         <button
           type="button"
           className={danger ? "danger" : "primary"}
+          disabled={!allowed}
           onClick={() => {
             onDo();
             onClose();

@@ -28,6 +28,7 @@ class ArtifactFilter(BaseModel):
     kind: Annotated[str | None, Field(examples=["adapter"])] = None
     name: str | None = None
     owner: str | None = None
+    origin: Annotated[bool, Field(description="Include the task of each artifact, and what it read.")] = False
 
 
 @router.post("/artifacts", status_code=201)

@@ -32,7 +32,13 @@ from tunefleet.orchestrator.access.permissions import (
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_id, only_match
 from tunefleet.orchestrator.pagination import before, bounded, split
-from tunefleet.orchestrator.storage import capacity, checkpoint_retention, garbage_collection, verification
+from tunefleet.orchestrator.storage import (
+    artifact_origin,
+    capacity,
+    checkpoint_retention,
+    garbage_collection,
+    verification,
+)
 from tunefleet.orchestrator.storage.garbage_collection import Collected
 from tunefleet.orchestrator.storage.verification import Verified
 from tunefleet.orchestrator.views import artifact_detail, artifact_view
@@ -255,18 +261,25 @@ async def list_(
     kind: str | None = None,
     name: str | None = None,
     owner: str | None = None,
+    origin: bool = False,
 ) -> Page[ArtifactView]:
-    """Return artifacts, newest first; each filter takes several values separated by commas."""
+    """Return artifacts, newest first; each filter takes several values separated by commas.
+
+    Args:
+        origin: Whether each comes with its task, and what that read.
+    """
     may_read(actor)
     limit, last = bounded(limit), before(cursor)
     filters = {"task_id": task_id, "kind": kind, "name": name, "owner": owner}
-    rows = await core.read(
-        lambda connection: artifacts.page(
-            connection, project=actor.project, limit=limit + 1, before=last, filters=filters
-        )
-    )
-    page, next_cursor = split(rows, limit)
-    return Page[ArtifactView](items=tuple(artifact_view(row) for row in page), next_cursor=next_cursor)
+
+    def operation(connection: Connection) -> Page[ArtifactView]:
+        rows = artifacts.page(connection, project=actor.project, limit=limit + 1, before=last, filters=filters)
+        page, next_cursor = split(rows, limit)
+        known = artifact_origin.origins(connection, page) if origin else {}
+        items = tuple(artifact_view(row, known.get(row.task_id or "")) for row in page)
+        return Page[ArtifactView](items=items, next_cursor=next_cursor)
+
+    return await core.read(operation)
 
 
 async def get(core: ServerContext, caller: Caller, reference: str) -> ArtifactDetail:

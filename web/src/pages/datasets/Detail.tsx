@@ -4,8 +4,10 @@ import { Link, useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
 import { api, ask } from "../../api/client";
 import { lookQuery } from "../../api/queries_data";
+import { libraryQuery } from "../../api/queries_models";
 import type { ArtifactView, DatasetLook } from "../../api/schema";
 import { bytes, number } from "../../lib/format";
+import { dataDigest } from "../../lib/models";
 import { KINDS } from "../../lib/rows";
 import { Confirm, Id, Panel, TaskLink, Time } from "../../parts/bits";
 import { useMaySteer, useSession } from "../../parts/session";
@@ -14,6 +16,8 @@ import { toast } from "../../parts/toasts";
 import { Exact } from "./Exact";
 import { Faults } from "./Faults";
 import { CharacterRows, Histogram, Notes } from "./Mask";
+
+const MOST_MODELS = 5;
 
 export function Detail({ artifact, preview }: { artifact: ArtifactView; preview?: string }) {
   const look = useQuery(lookQuery(artifact.id));
@@ -81,6 +85,7 @@ function Head({ artifact, look }: { artifact: ArtifactView; look?: DatasetLook }
           </span>
         )}
         <Id value={artifact.id} />
+        <TrainedOn artifact={artifact} />
       </div>
       {asking && (
         <Confirm
@@ -94,6 +99,27 @@ function Head({ artifact, look }: { artifact: ArtifactView; look?: DatasetLook }
         </Confirm>
       )}
     </div>
+  );
+}
+
+/** Models that were trained on it. */
+function TrainedOn({ artifact }: { artifact: ArtifactView }) {
+  const models = useQuery(libraryQuery).data?.items ?? [];
+  const trained = models.filter((each) => !each.intermediate && dataDigest(each) === artifact.digest);
+  if (trained.length === 0) return null;
+  return (
+    <span>
+      models{" "}
+      {trained.slice(0, MOST_MODELS).map((each, at) => (
+        <span key={each.artifact.id}>
+          {at > 0 && ", "}
+          <Link to="/models" search={{ id: each.artifact.id }}>
+            {each.name}
+          </Link>
+        </span>
+      ))}
+      {trained.length > MOST_MODELS && ` and ${number(trained.length - MOST_MODELS)} more`}
+    </span>
   );
 }
 

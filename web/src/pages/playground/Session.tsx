@@ -1,71 +1,144 @@
-/** One chat: status, the conversation with both models side by side, sampling parameters. */
+/** One chat: status, the conversation with both models side by side, sampling parameters, ratings. */
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { useEffect, useRef, useState } from "react";
+import { useCallback, useEffect, useRef, useState } from "react";
 import { ApiError, api, ask } from "../../api/client";
 import { chatQuery } from "../../api/queries_data";
-import type { ChatView, TaskAnswer } from "../../api/schema";
-import { isFinal, plain } from "../../lib/words";
+import type { TaskAnswer } from "../../api/schema";
+import { sideBySide, standingOf } from "../../lib/chats";
+import { shortName } from "../../lib/models";
+import { type Rating, rated } from "../../lib/preferences";
+import { FIRST_SAMPLING } from "../../lib/sampling";
+import { Copyable, Status } from "../../parts/bits";
+import { useKept } from "../../parts/kept";
 import { useMaySteer } from "../../parts/session";
+import { useTitle } from "../../parts/title";
 import { toast } from "../../parts/toasts";
+import { type AnswerActions, Answered } from "./Answered";
 import { Ask } from "./Ask";
-import { Drawing } from "./Drawing";
-import { FIRST_SAMPLING, type Said, type Turn, useTalk } from "./talk";
+import { type ChatSettings, Parameters } from "./Parameters";
+import { Ratings, useRatings } from "./Ratings";
+import { Steps } from "./Steps";
+import { useReload } from "./start";
+import { ratedOf, type Turn, useTalk } from "./talk";
+
+const FIRST_SETTINGS: ChatSettings = { sampling: FIRST_SAMPLING, markdown: true };
+
+interface ChatSpec {
+  model?: { source?: { identifier?: string } };
+  inference?: { chat_template?: boolean };
+}
 
 export function Session({ task }: { task: TaskAnswer }) {
   const mine = useMaySteer(task);
   const chat = useQuery(chatQuery(task.id));
-  const talk = useTalk(task.id);
-  const [sampling, setSampling] = useState(FIRST_SAMPLING);
+  const name = task.name.replace(/^chat with /, "");
+  const spec = task.spec as ChatSpec;
+  const base = shortName(spec.model?.source?.identifier ?? "base");
+  useTitle(`${name} · Playground`);
+  const talk = useTalk(task.id, name);
+  const kept = useKept("playground", FIRST_SETTINGS, undefined, localStorage);
+  const { sampling, markdown } = kept.value;
+  const ratings = useRatings();
   const [only, setOnly] = useState<string | null>(null);
+  const [wide] = useState(() => window.matchMedia("(min-width: 1001px)").matches);
   const models = chat.data?.models ?? [];
   const together = sideBySide(models);
-  const asked = only ? [only] : together;
-  const ended = isFinal(task.status);
+  const { phase } = standingOf(task, chat.data);
+  const ended = phase === "ended";
+  const mayAsk = mine && !ended && !!chat.data?.ready && !talk.busy;
+  const actions: AnswerActions = useStable({
+    onAgain: (turn, model) => talk.again(turn, model, sampling),
+    onShow: talk.show,
+    onRate: (turn, model, rating) => {
+      const plain = spec.inference?.chat_template === false;
+      const after = talk.rate(turn, model, rating);
+      ratings.set((all) => rated(all, ratedOf(talk.turns, after, sampling.system, name, plain)));
+    },
+  });
   return (
     <div className="session">
       <div className="row between">
-        <h1>
-          <span className="muted">Playground · </span>
-          <Link to="/tasks/$taskId" params={{ taskId: task.id }} className="strong">
-            {task.name}
-          </Link>
-        </h1>
+        <div className="row">
+          <h1>{name}</h1>
+          {phase === "ready" && <Status status="online" note={`ready on ${task.worker_id}`} />}
+          {phase === "ended" && <Status status={task.status} />}
+        </div>
         <div className="row tight">
-          {models.length > 1 && (
-            <select aria-label="Model" value={only ?? ""} onChange={(e) => setOnly(e.target.value || null)}>
-              <option value="">{together.join(" and ")}</option>
-              {models.map((each) => (
-                <option key={each} value={each}>
-                  Only {each}
-                </option>
-              ))}
-            </select>
-          )}
           <button type="button" disabled={talk.busy || talk.turns.length === 0} onClick={talk.reset}>
             New chat
           </button>
-          {mine && !ended && <End task={task} />}
+          {mine && (ended ? <Reload task={task} /> : <End task={task} />)}
           <Link to="/playground" search={{}} className="button">
             All models
           </Link>
         </div>
       </div>
-      <Standing task={task} chat={chat.data} />
-      <Drawing sampling={sampling} onChange={setSampling} />
-      <Conversation turns={talk.turns} ready={!!chat.data?.ready} />
-      {mine ? (
-        <Ask
-          busy={talk.busy}
-          disabled={ended || !chat.data?.ready}
-          onSay={(question) => talk.say(question, asked, sampling)}
-          onStop={talk.stop}
-        />
-      ) : (
-        <p className="muted">Only the owner of this chat and administrators can send messages.</p>
-      )}
+      <Steps task={task} chat={chat.data} model={name === base ? name : `${name} and its base ${base}`} />
+      <div className="chat">
+        <div className="talk">
+          <Conversation
+            turns={talk.turns}
+            names={{ base, tuned: name }}
+            markdown={markdown}
+            mayAsk={mayAsk}
+            ready={!!chat.data?.ready}
+            actions={actions}
+          />
+          <Ratings ratings={ratings} model={name} />
+          {mine ? (
+            <Ask
+              busy={talk.busy}
+              disabled={ended || !chat.data?.ready}
+              onSay={(question) => talk.say(question, only ? [only] : together, sampling)}
+              onStop={talk.stop}
+            />
+          ) : (
+            <p className="muted">Only the owner of this chat and administrators can send messages.</p>
+          )}
+        </div>
+        <details className="panel settings" open={wide}>
+          <summary>Settings</summary>
+          <div className="stack">
+            {models.length > 1 && (
+              <label className="field">
+                <span className="muted small">Answers from</span>
+                <select value={only ?? ""} onChange={(event) => setOnly(event.target.value || null)}>
+                  <option value="">{together.map(titled).join(" and ")}</option>
+                  {models.map((each) => (
+                    <option key={each} value={each}>
+                      Only {titled(each)}
+                    </option>
+                  ))}
+                </select>
+              </label>
+            )}
+            <Parameters settings={kept.value} onChange={kept.set} />
+            <details className="small">
+              <summary>Use in a program</summary>
+              <p className="muted">Base URL for OpenAI clients; the key is one of your API keys.</p>
+              <Copyable text={`${location.origin}/api/v1/tasks/${task.id}/v1`} />
+            </details>
+          </div>
+        </details>
+      </div>
     </div>
   );
+}
+
+const titled = (model: string) => (model === "base" ? "Base" : model === "tuned" ? "Tuned" : model);
+
+/** The same functions at each render, so that unchanged answers are not drawn again. */
+function useStable(actions: AnswerActions): AnswerActions {
+  const newest = useRef(actions);
+  newest.current = actions;
+  const onAgain = useCallback((turn: Turn, model: string) => newest.current.onAgain(turn, model), []);
+  const onShow = useCallback((turn: Turn, model: string, at: number) => newest.current.onShow(turn, model, at), []);
+  const onRate = useCallback(
+    (turn: Turn, model: string, rating: Rating | undefined) => newest.current.onRate(turn, model, rating),
+    [],
+  );
+  return { onAgain, onShow, onRate };
 }
 
 function End({ task }: { task: TaskAnswer }) {
@@ -91,56 +164,72 @@ function End({ task }: { task: TaskAnswer }) {
   );
 }
 
-/** The base and the fine-tuned model; otherwise, the first model. */
-function sideBySide(models: readonly string[]): string[] {
-  const both = models.filter((each) => each === "base" || each === "tuned");
-  return both.length ? both : models.slice(0, 1);
-}
-
-/** Status text of the session. */
-function Standing({ task, chat }: { task: TaskAnswer; chat?: ChatView }) {
-  const words = standing(task, chat);
+function Reload({ task }: { task: TaskAnswer }) {
+  const reload = useReload(task);
   return (
-    <p className={chat?.error || task.status === "failed" ? "fault" : "muted"} role="status">
-      {words}
-    </p>
+    <button type="button" className="primary" disabled={reload.isPending} onClick={() => reload.mutate()}>
+      Load again
+    </button>
   );
 }
 
-export function standing(task: TaskAnswer, chat: ChatView | undefined): string {
-  if (task.status === "failed") return `The chat failed: ${chat?.error ?? task.error ?? "unknown error"}`;
-  if (isFinal(task.status))
-    return `The chat is ${plain(task.status)}. The messages stay here until you leave this page.`;
-  if (!chat || task.status === "pending" || task.status === "queued") return task.why ?? "Waiting for a worker …";
-  if (chat.ready) return `Ready on ${task.worker_id}: ${sideBySide(chat.models).join(" and ")}.`;
-  if (task.status === "dispatched") return `Starting on ${task.worker_id} …`;
-  return `Loading the model on ${task.worker_id ?? "a worker"} …`;
-}
-
-function Conversation({ turns, ready }: { turns: readonly Turn[]; ready: boolean }) {
+function Conversation({
+  turns,
+  names,
+  markdown,
+  mayAsk,
+  ready,
+  actions,
+}: {
+  turns: readonly Turn[];
+  /** Model → its name. */
+  names: Record<string, string>;
+  markdown: boolean;
+  mayAsk: boolean;
+  ready: boolean;
+  actions: AnswerActions;
+}) {
   const end = useRef<HTMLDivElement>(null);
-  const length = turns.reduce(
-    (sum, turn) => sum + Object.values(turn.answers).reduce((all, each) => all + each.text.length, 1),
-    0,
-  );
-  // biome-ignore lint/correctness/useExhaustiveDependencies: it follows what is said
+  const box = useRef<HTMLElement>(null);
+  const asked = turns.length;
   useEffect(() => {
-    end.current?.scrollIntoView({ block: "nearest" });
-  }, [length]);
+    if (asked) end.current?.scrollIntoView({ block: "nearest" });
+  }, [asked]);
+  // Follow the answer, unless the user has scrolled up.
+  useEffect(() => {
+    const { current } = box;
+    if (turns.length && current && current.scrollHeight - current.scrollTop - current.clientHeight < NEAR_PX)
+      current.scrollTop = current.scrollHeight;
+  }, [turns]);
   return (
-    <section className="conversation" aria-label="Conversation" tabIndex={0}>
+    <section ref={box} className="conversation" aria-label="Conversation" tabIndex={0}>
       {turns.length === 0 && (
         <p className="muted nothing">
           {ready ? "Send a message to start." : "You can send messages once the model is loaded."}
         </p>
       )}
-      {turns.map((turn) => (
+      {turns.map((turn, number) => (
         <article key={turn.id} className="turn">
           <div className="question">{turn.question}</div>
-          <div className="answers">
-            {Object.entries(turn.answers).map(([model, said]) => (
-              <Answered key={model} model={model} said={said} />
-            ))}
+          <div className="replies">
+            {Object.entries(turn.answers).map(([model, all]) => {
+              const said = all[turn.shown[model] ?? 0];
+              return (
+                said && (
+                  <Answered
+                    key={model}
+                    turn={turn}
+                    model={model}
+                    name={names[model] ?? ""}
+                    said={said}
+                    markdown={markdown}
+                    mayAsk={mayAsk}
+                    isLast={number === turns.length - 1}
+                    {...actions}
+                  />
+                )
+              );
+            })}
           </div>
         </article>
       ))}
@@ -149,33 +238,4 @@ function Conversation({ turns, ready }: { turns: readonly Turn[]; ready: boolean
   );
 }
 
-function Answered({ model, said }: { model: string; said: Said }) {
-  const going = said.finish === undefined && said.error === undefined;
-  return (
-    <div className={`answer ${model}`}>
-      <div className="row between tight small">
-        <strong>{model}</strong>
-        <span className="muted num">{footnote(said)}</span>
-      </div>
-      <div className="text" data-model={model} aria-busy={going}>
-        {said.text}
-        {going && <span className="caret" aria-hidden="true" />}
-      </div>
-      {said.waiting && <div className="muted small">{said.waiting}</div>}
-      {said.error && (
-        <div className="fault small" role="alert">
-          {said.error}
-        </div>
-      )}
-    </div>
-  );
-}
-
-function footnote({ finish, tokens, seconds }: Said): string {
-  const parts = [];
-  if (tokens !== undefined) parts.push(tokens === 1 ? "1 token" : `${tokens} tokens`);
-  if (seconds !== undefined) parts.push(`${seconds.toFixed(1)} s`);
-  if (finish === "length") parts.push("stopped at max tokens");
-  if (finish === "stopped") parts.push("stopped");
-  return parts.join(" · ");
-}
+const NEAR_PX = 160;

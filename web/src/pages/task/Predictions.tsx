@@ -1,13 +1,19 @@
-/** Model predictions at its evaluations, compared by step. */
+/** Model predictions at its evaluations, compared by step: one panel for each prompt. */
 import { useQuery } from "@tanstack/react-query";
 import { useMemo } from "react";
 import { predictionsQuery } from "../../api/queries";
 import type { PredictionItem, TaskAnswer } from "../../api/schema";
+import { partsOf } from "../../lib/prompt";
+import type { TrainingResult } from "../../lib/result";
 import { Panel } from "../../parts/bits";
 import { Answer, Empty } from "../../parts/states";
 
-interface HeldOut {
-  answers?: { prompt: string; before: string; after: string }[];
+/** Steps that are shown after the one before training. */
+const LAST_STEPS = 3;
+
+interface Compared {
+  prompt: string;
+  answers: { title: string; text: string }[];
 }
 
 export function Predictions({ task }: { task: TaskAnswer }) {
@@ -15,58 +21,91 @@ export function Predictions({ task }: { task: TaskAnswer }) {
     ...predictionsQuery(task.id),
     refetchInterval: task.status === "running" ? 15_000 : false,
   });
-  const answers = useMemo(() => heldOut(task.result), [task.result]);
+  const result = task.result as { result?: TrainingResult } | null;
+  return (
+    <Answer query={predictions}>
+      {(found) => (
+        <Prompts items={found.predictions as PredictionItem[]} answers={result?.result?.held_out?.answers ?? []} />
+      )}
+    </Answer>
+  );
+}
+
+function Prompts({
+  items,
+  answers,
+}: {
+  items: readonly PredictionItem[];
+  answers: NonNullable<NonNullable<TrainingResult["held_out"]>["answers"]>;
+}) {
+  const prompts = useMemo(() => compared(items, answers), [items, answers]);
+  if (prompts.length === 0)
+    return (
+      <Empty title="No predictions yet">
+        They are written at each evaluation if the run has <code>predictions</code>.
+      </Empty>
+    );
   return (
     <div className="stack">
-      {answers.map((each) => (
-        <Panel key={each.prompt} title={<span className="prompt">{each.prompt}</span>}>
+      {prompts.map(({ prompt, answers: shown }) => (
+        <Panel key={prompt} title={<Prompt text={prompt} />}>
           <div className="pair">
-            <Said title="Before" text={each.before} />
-            <Said title="After" text={each.after} />
+            {shown.map(({ title, text }) => (
+              <div key={title}>
+                <div className="muted small">{title}</div>
+                <pre>{text.trim() || "(empty)"}</pre>
+              </div>
+            ))}
           </div>
         </Panel>
       ))}
-      <Answer query={predictions}>
-        {(found) => {
-          const groups = Map.groupBy(found.predictions as PredictionItem[], (each) => each.prompt);
-          if (groups.size === 0)
-            return answers.length > 0 ? null : (
-              <Empty title="No predictions yet">
-                Set <code>predictions</code>.
-              </Empty>
-            );
-          return [...groups].map(([prompt, items]) => (
-            <Panel key={prompt} title={<span className="prompt">{prompt}</span>}>
-              <div className="pair">
-                {items.slice(-4).map((each) => (
-                  <Said key={`${each.step} ${each.sample_index}`} title={`Step ${each.step}`} text={each.prediction} />
-                ))}
-                {items[0]?.ground_truth && <Said title="Reference" text={items[0].ground_truth} />}
-              </div>
-            </Panel>
-          ));
-        }}
-      </Answer>
     </div>
   );
 }
 
-function Said({ title, text }: { title: string; text: string }) {
+function Prompt({ text }: { text: string }) {
   return (
-    <div>
-      <div className="muted small">{title}</div>
-      <pre>{text || "(nothing)"}</pre>
-    </div>
+    <span className="prompt">
+      {partsOf(text).map(({ role, text: said }, at) => (
+        // biome-ignore lint/suspicious/noArrayIndexKey: the parts of a prompt stay where they are
+        <span key={at}>
+          {role && role !== "user" && <span className="muted">{role}: </span>}
+          {said}{" "}
+        </span>
+      ))}
+    </span>
   );
 }
 
-/** Find the answers before and after training, wherever the result has them. */
-function heldOut(result: unknown): NonNullable<HeldOut["answers"]> {
-  if (typeof result !== "object" || result === null) return [];
-  if ("held_out" in result) return (result.held_out as HeldOut | null)?.answers ?? [];
-  for (const inner of Object.values(result)) {
-    const found = heldOut(inner);
-    if (found.length) return found;
-  }
-  return [];
+/** The answers by prompt. Those of the result are the first and the last ones that were logged. */
+function compared(
+  items: readonly PredictionItem[],
+  answers: NonNullable<NonNullable<TrainingResult["held_out"]>["answers"]>,
+): Compared[] {
+  const logged = [...Map.groupBy(items, (each) => each.prompt)].map(([prompt, all]): Compared => {
+    // A resumed run logs a step again.
+    const steps = [...new Map(all.map((each) => [each.step, each])).values()].toSorted(
+      (one, other) => (one.step ?? 0) - (other.step ?? 0),
+    );
+    const shown = steps.filter((each, at) => !each.step || at >= steps.length - LAST_STEPS);
+    const named = shown.map(({ step, prediction }) => ({
+      title: step ? `Step ${step}` : "Before training",
+      text: prediction ?? "",
+    }));
+    const reference = all[0]?.ground_truth;
+    return { prompt, answers: reference ? [...named, { title: "Reference", text: reference }] : named };
+  });
+  const known = new Set(logged.map((each) => each.prompt));
+  const others = answers.filter((each) => !known.has(each.prompt));
+  return [
+    ...others.map(({ prompt, before, after, reference }) => ({
+      prompt,
+      answers: [
+        { title: "Before training", text: before },
+        { title: "After training", text: after },
+        ...(reference ? [{ title: "Reference", text: reference }] : []),
+      ],
+    })),
+    ...logged,
+  ];
 }

@@ -1,20 +1,15 @@
 /** What a completed training run gives: losses and answers before and after, and what can be done with the model. */
-import { useMutation, useQuery } from "@tanstack/react-query";
-import { Link, useNavigate } from "@tanstack/react-router";
-import { api, ask } from "../../api/client";
-import { artifactsQuery } from "../../api/queries";
+import { useQuery } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
 import { resultQuery } from "../../api/queries_data";
+import { runModelsQuery } from "../../api/queries_models";
 import type { TaskAnswer } from "../../api/schema";
 import { bytes, duration, number } from "../../lib/format";
-import { type Change, changeOf, mergeOf, type TrainingResult } from "../../lib/result";
-import { unique } from "../../lib/unique";
+import { questionOf } from "../../lib/prompt";
+import { type Change, changeOf, type TrainingResult } from "../../lib/result";
 import { Panel } from "../../parts/bits";
-import { useSession } from "../../parts/session";
-import { toast } from "../../parts/toasts";
+import { ModelActions } from "../models/Actions";
 import { saveCard } from "./share";
-
-/** Artifacts that a run delivers, best first. */
-const PRODUCTS = ["model", "adapter"];
 
 export function Result({ task }: { task: TaskAnswer }) {
   const reply = useQuery(resultQuery(task.id, true));
@@ -103,7 +98,7 @@ function Answers({ answers }: { answers: NonNullable<NonNullable<TrainingResult[
           // biome-ignore lint/suspicious/noArrayIndexKey: the answers of a result stay where they are
           <dl key={at}>
             <dt>Prompt</dt>
-            <dd className="muted">{each.prompt.trim()}</dd>
+            <dd className="muted">{questionOf(each.prompt)}</dd>
             <dt>Before</dt>
             <dd>{each.before.trim() || <span className="muted">(empty)</span>}</dd>
             <dt>After</dt>
@@ -122,49 +117,15 @@ function Answers({ answers }: { answers: NonNullable<NonNullable<TrainingResult[
 }
 
 function Actions({ task, result }: { task: TaskAnswer; result: TrainingResult }) {
-  const { mayChange } = useSession();
-  const artifacts = useQuery(artifactsQuery(task.id));
-  const navigate = useNavigate();
-  const product = PRODUCTS.map((kind) => artifacts.data?.items.find((each) => each.kind === kind)).find(Boolean);
-  const merging = product?.kind === "adapter" ? mergeOf(task) : null;
-  const merge = useMutation({
-    mutationFn: async () => {
-      if (!merging) return null;
-      const { document, inputs } = merging;
-      return ask(
-        api.POST("/api/v1/workflows", {
-          params: { header: { "idempotency-key": unique() } },
-          body: { document, filename: null, inputs, strict: true },
-        }),
-      );
-    },
-    onSuccess: (made) => {
-      const [only] = made?.tasks ?? [];
-      if (!only) return;
-      toast("Merging the adapter into its base model", "good");
-      void navigate({ to: "/tasks/$taskId", params: { taskId: only.id }, search: { tab: "files" } });
-    },
-  });
+  const models = useQuery(runModelsQuery(task.id)).data ?? [];
+  // A full model, if there is one: its adapter is in it.
+  const model = models.find((each) => each.form === "full") ?? models[0];
   return (
     <>
-      {product && (
-        <Link to="/playground" search={{ task: task.id }} className="button primary">
-          Chat
-        </Link>
-      )}
-      {product && (
-        <a className="button" href={`/api/v1/artifacts/${product.id}/archive`} download>
-          Download {product.kind}, {bytes(product.size_bytes)}
-        </a>
-      )}
-      {mayChange && merging && (
-        <button type="button" disabled={merge.isPending} onClick={() => merge.mutate()}>
-          Merge
-        </button>
-      )}
-      {mayChange && (
-        <Link to="/train" search={{ from: task.id }} className="button">
-          Train again
+      {model && <ModelActions model={model} />}
+      {model && (
+        <Link to="/models" search={{ id: model.artifact.id }} className="button">
+          Lineage
         </Link>
       )}
       <Link to="/compare" search={{ tasks: task.id }} className="button">

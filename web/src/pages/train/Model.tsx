@@ -1,16 +1,15 @@
 /** Step 1: the base model. */
-import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { type FormEvent, useRef, useState } from "react";
+import { useQuery } from "@tanstack/react-query";
+import { type FormEvent, useState } from "react";
 import { modelsQuery, searchQuery } from "../../api/queries_models";
-import type { ArtifactView, HubModel } from "../../api/schema";
+import type { HubModel } from "../../api/schema";
 import type { ModelChoice } from "../../lib/finetune";
-import { bytes, count, localTime, percent } from "../../lib/format";
-import { Bar } from "../../parts/bits";
+import { bytes, count, localTime } from "../../lib/format";
+import { BUILTIN as BUILTIN_MODEL } from "../../lib/models";
 import { Failed, Loading } from "../../parts/states";
-import { toast, toastError } from "../../parts/toasts";
-import { type UploadProgress, uploadModel } from "../datasets/upload";
+import { ModelUpload } from "../models/Upload";
 
-export const BUILTIN: ModelChoice = { identifier: "builtin:gsm8k-llama-2m", weights: 2_100_000 };
+export const BUILTIN: ModelChoice = { identifier: BUILTIN_MODEL, weights: 2_100_000 };
 
 export function ModelStep({
   chosen,
@@ -67,67 +66,6 @@ function Option({
         <span className="muted small">{about}</span>
       </button>
     </li>
-  );
-}
-
-/** Upload of a model's folder from this computer. */
-function ModelUpload({ onDone }: { onDone: (made: ArtifactView) => void }) {
-  const input = useRef<HTMLInputElement>(null);
-  const stop = useRef<AbortController | null>(null);
-  const client = useQueryClient();
-  const [progress, setProgress] = useState<UploadProgress | null>(null);
-  const send = async (files: readonly File[]) => {
-    if (files.length === 0) return;
-    const control = new AbortController();
-    stop.current = control;
-    setProgress({ phase: "reading", done: 0, total: 1 });
-    try {
-      const made = await uploadModel(files, setProgress, control.signal);
-      toast(`${made.name} uploaded`, "good");
-      await client.invalidateQueries({ queryKey: ["models"] });
-      onDone(made);
-    } catch (error) {
-      if (control.signal.aborted) toast("Upload stopped. Choose the same folder to continue");
-      else toastError(error);
-    } finally {
-      setProgress(null);
-    }
-  };
-  return (
-    <section className="drop" aria-label="Upload a model">
-      {progress ? (
-        <div className="progress grow">
-          <span className="muted num">
-            {progress.phase === "reading" ? "Reading" : "Uploading"} {bytes(progress.done)} of {bytes(progress.total)}
-          </span>
-          <Bar value={percent(progress.done, progress.total)} label="Upload" />
-        </div>
-      ) : (
-        <span className="grow">
-          <strong>A model on this computer</strong>{" "}
-          <span className="muted">the folder with config.json, tokenizer and safetensors files</span>
-        </span>
-      )}
-      <button type="button" onClick={() => (progress ? stop.current?.abort() : input.current?.click())}>
-        {progress ? "Stop" : "Choose folder"}
-      </button>
-      <input
-        ref={(element) => {
-          input.current = element;
-          // Not an attribute that React knows; without it, the browser offers files only.
-          element?.setAttribute("webkitdirectory", "");
-        }}
-        type="file"
-        className="hidden"
-        aria-label="Model folder"
-        tabIndex={-1}
-        multiple
-        onChange={(event) => {
-          void send([...(event.target.files ?? [])]);
-          event.target.value = "";
-        }}
-      />
-    </section>
   );
 }
 
