@@ -8,12 +8,12 @@ export interface Span {
 const LEAST_MS = 1000;
 const STEPS_S = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800];
 
-/** The span from the first to the last of some times, with a margin at the end. */
-export function spanOf(moments: readonly (string | null | undefined)[]): Span | null {
+/** The span from the first to the last of some times, with a margin at the end; `now`: it reaches at least to then. */
+export function spanOf(moments: readonly (string | null | undefined)[], now?: number): Span | null {
   const times = moments.flatMap((each) => (each ? [Date.parse(each)] : []));
   if (times.length === 0) return null;
   const from = Math.min(...times);
-  const long = Math.max(LEAST_MS, Math.max(...times) - from);
+  const long = Math.max(LEAST_MS, Math.max(...times, now ?? from) - from);
   return { from, to: from + long * 1.03 };
 }
 

@@ -5,7 +5,7 @@ import { artifactQuery } from "../api/queries";
 import { datasetsQuery } from "../api/queries_data";
 import type { ArtifactView } from "../api/schema";
 import { bytes } from "../lib/format";
-import { Panel, Time } from "../parts/bits";
+import { DocsLink, Panel, Time } from "../parts/bits";
 import { useSession } from "../parts/session";
 import { Answer, Cut, Empty, Failed, Loading } from "../parts/states";
 import "../styles/datasets.css";
@@ -18,14 +18,17 @@ export function Datasets() {
   const datasets = useQuery(datasetsQuery);
   return (
     <div className="page">
-      <h1>Datasets</h1>
+      <div className="row between">
+        <h1>Datasets</h1>
+        <DocsLink page="how-to/use-the-web-page#upload-a-dataset">Accepted formats</DocsLink>
+      </div>
       {mayChange && <Upload />}
       <Answer query={datasets} rows={5}>
         {({ items, more }) =>
           items.length === 0 ? (
             <Panel>
               <Empty title="No datasets yet">
-                Built-in datasets need no upload: in a workflow file, set <code>builtin:gsm8k</code>.
+                Drop a file above, or <Link to="/train">start with a built-in dataset</Link>.
               </Empty>
             </Panel>
           ) : (
@@ -60,7 +63,7 @@ function Listed({ items, more, chosen }: { items: ArtifactView[]; more: boolean;
           </span>
         </Link>
       ))}
-      <Cut more={more}>Run `tunefleet data ls` for the full list.</Cut>
+      <Cut more={more} />
     </nav>
   );
 }

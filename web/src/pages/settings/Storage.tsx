@@ -5,7 +5,7 @@ import { api, ask } from "../../api/client";
 import { storageQuery } from "../../api/queries_server";
 import type { PruneReply, StorageUse, StorageView } from "../../api/schema";
 import { bytes, number, percent } from "../../lib/format";
-import { Confirm, Copyable, Panel, Time } from "../../parts/bits";
+import { Confirm, Panel, Time } from "../../parts/bits";
 import { useSession } from "../../parts/session";
 import { Answer } from "../../parts/states";
 import { toast } from "../../parts/toasts";
@@ -131,7 +131,6 @@ function Prune() {
           Preview
         </button>
       </div>
-      <Copyable text={`tunefleet prune --older-than ${days}d`} />
       {found && (
         <Confirm
           title={`Remove data older than ${age}?`}

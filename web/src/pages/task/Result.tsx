@@ -8,7 +8,7 @@ import type { TaskAnswer } from "../../api/schema";
 import { bytes, duration, number } from "../../lib/format";
 import { type Change, changeOf, mergeOf, type TrainingResult } from "../../lib/result";
 import { unique } from "../../lib/unique";
-import { Panel } from "../../parts/bits";
+import { Gain, Panel } from "../../parts/bits";
 import { useSession } from "../../parts/session";
 import { toast } from "../../parts/toasts";
 import { saveCard } from "./share";
@@ -75,12 +75,7 @@ function Big({
       <strong className="num big">
         {shown(change.before)} → {shown(change.after)}
       </strong>
-      {change.percent !== null && (
-        <span className={good ? "small gain" : "small loss-of"}>
-          {change.percent > 0 ? "+" : "−"}
-          {Math.abs(change.percent).toFixed(1)} %
-        </span>
-      )}
+      <Gain change={change} good={good} />
     </div>
   );
 }

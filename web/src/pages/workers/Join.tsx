@@ -1,7 +1,7 @@
 /** Commands to join a machine. */
 import { Link } from "@tanstack/react-router";
 import { type ReactNode, useState } from "react";
-import { Copyable, Panel, Tabs } from "../../parts/bits";
+import { Copyable, DocsLink, Panel, Tabs } from "../../parts/bits";
 import { useSession } from "../../parts/session";
 import { Invite } from "./Invite";
 
@@ -12,10 +12,16 @@ const WAYS = [
   ["agent", "Training agent"],
 ] as const;
 
+const DOCS: Record<Way, string> = {
+  http: "how-to/join-a-worker",
+  redis: "how-to/secure-redis",
+  agent: "how-to/agent-behind-nat",
+};
+
 export function Join() {
   const [way, setWay] = useState<Way>("http");
   return (
-    <Panel title="Run this on the new machine">
+    <Panel title="Run this on the new machine" actions={<DocsLink page={DOCS[way]} />}>
       <div className="stack">
         <Tabs tabs={WAYS} chosen={way} onChoose={setWay} />
         <Copyable text={`pip install "$(curl -fsS ${location.origin}/install)"`} />
@@ -66,7 +72,7 @@ function Key() {
       ) : (
         "ask an administrator"
       )}
-      , or with <code>tunefleet keys create NAME --role worker</code>.
+      .
     </>
   );
 }
