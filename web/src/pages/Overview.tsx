@@ -45,7 +45,7 @@ export function Overview() {
           <Panel
             title={<Counted title="Queue" count={counts.queued} />}
             actions={<All status="pending,queued" />}
-            flush={overview.data?.queue.length !== 0}
+            flush
           >
             <Answer query={overview}>{({ queue }) => <Queue tasks={queue} counts={counts} />}</Answer>
           </Panel>
@@ -108,9 +108,9 @@ function Counted({ title, count }: { title: string; count: number | undefined })
   );
 }
 
-const TILES: readonly (readonly [title: string, ...statuses: Status[]])[] = [
-  ["Running", "running", "dispatched"],
-  ["Queued", "queued", "pending"],
+const TILES: readonly (readonly [title: string, status: Status])[] = [
+  ["Running", "running"],
+  ["Queued", "queued"],
   ["Paused", "paused"],
   ["Completed", "completed"],
   ["Failed", "failed"],
@@ -123,21 +123,18 @@ function Tiles({ counts, workers }: { counts: Record<string, number>; workers: r
   const busy = online.flatMap((worker) => (worker.load?.gpus ?? []).flatMap((gpu) => gpu.utilisation_percent ?? []));
   return (
     <div className="tiles num">
-      {TILES.map(([title, ...statuses]) => {
-        const count = statuses.reduce((sum, status) => sum + (counts[status] ?? 0), 0);
-        return (
-          <Link key={title} to="/tasks" search={{ status: statuses.join(",") }} className="tile">
-            <Tile title={title} value={number(count)} tone={count > 0 ? statuses[0] : undefined} />
-          </Link>
-        );
-      })}
+      {TILES.map(([title, status]) => (
+        <Link key={title} to="/tasks" search={{ status }} className="tile">
+          <Tile title={title} value={number(counts[status] ?? 0)} tone={counts[status] ? status : "muted"} />
+        </Link>
+      ))}
       <Link to="/workers" className="tile">
-        <Tile title="Machines online" value={`${online.length} of ${workers.length}`} />
+        <Tile title="Machines" value={`${online.length} of ${workers.length}`} />
       </Link>
       {gpus.length > 0 && (
         <Link to="/workers" className="tile">
           <Tile
-            title={`${gpus.length} ${gpus.length === 1 ? "GPU" : "GPUs"} busy`}
+            title={`Use of ${gpus.length} ${gpus.length === 1 ? "GPU" : "GPUs"}`}
             value={busy.length ? `${Math.round(busy.reduce((sum, each) => sum + each, 0) / busy.length)} %` : "–"}
           />
         </Link>

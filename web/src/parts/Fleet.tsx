@@ -92,7 +92,7 @@ function GpuGauge({ gpu, now }: { gpu: Gpu; now: GpuLoad | undefined }) {
   return (
     <>
       <Gauge
-        name={String(gpu.index)}
+        name={`GPU ${gpu.index}`}
         fill={{
           label: `Memory of GPU ${gpu.index}`,
           used: free == null ? undefined : gpu.memory_total_bytes - free,

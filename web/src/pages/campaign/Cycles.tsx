@@ -30,7 +30,7 @@ export function Cycles({
   return (
     <div className="stack">
       {span && (
-        <Lanes span={span} label="Cycle timeline">
+        <Lanes span={span} label="Cycle timeline" live={live}>
           <Lane name="cycle" tall>
             {shown.map((each) => (
               <Band key={each.number} cycle={each} span={span} chosen={each.number === chosen} />

@@ -46,7 +46,7 @@ export function Rounds({
   const named = workers.slice(0, WORKERS).sort();
   return (
     <>
-      <Lanes span={span} label="Round timeline">
+      <Lanes span={span} label="Round timeline" live={live}>
         <Lane name="round" tall>
           {shown.map((each) => (
             <Band

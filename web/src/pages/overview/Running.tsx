@@ -67,7 +67,7 @@ function Strip({ task }: { task: TaskView }) {
         ) : task.status === "dispatched" ? (
           <span className="muted">starting</span>
         ) : task.progress ? (
-          <Progress progress={task.progress} />
+          <Progress progress={task.progress} compact />
         ) : (
           <Elapsed task={task} />
         )}

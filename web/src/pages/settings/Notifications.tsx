@@ -37,7 +37,7 @@ export function Notifications() {
           {({ items }) =>
             items.length === 0 ? (
               <Empty title="No notification channels yet">
-                Add a webhook, Slack, Discord or email channel to get notified when tasks end, fail or stall.
+                Get notified on Slack, Discord, by email or webhook when runs end, fail or stall.
               </Empty>
             ) : (
               <table>

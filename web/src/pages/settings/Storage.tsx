@@ -78,7 +78,9 @@ function Shown({ view }: { view: StorageView }) {
                     : WORDS[use.kind][1]}
                 </div>
               </td>
-              <td className="num muted small hide-phone">{number(use.files)} files</td>
+              <td className="num muted small hide-phone">
+                {number(use.files)} {use.files === 1 ? "file" : "files"}
+              </td>
               <td className="num">{bytes(use.size_bytes)}</td>
             </tr>
           ))}
@@ -117,7 +119,7 @@ function Prune() {
     <div className="prune">
       <div className="row tight">
         <label className="row tight small">
-          Ended more than
+          Remove runs that ended more than
           <select value={days} onChange={(event) => setDays(Number(event.target.value))}>
             {AGES.map(([each, words]) => (
               <option key={each} value={each}>

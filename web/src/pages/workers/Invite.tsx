@@ -21,30 +21,30 @@ export function Invite() {
     invite.mutate();
   };
   return (
-    <div className="lead">
+    <div className="stack tight">
       {invite.data && (
         <Secret title="Run this on the machine" secret={invite.data.command} onDone={() => invite.reset()} />
       )}
       <form className="line-form" aria-label="New invitation" onSubmit={submit}>
         <label>
-          Worker name
+          Worker name (optional)
           <input
             value={wanted.name}
             pattern={NAME}
-            placeholder="automatic"
+            placeholder="from the hostname"
             onChange={(event) => setWanted({ ...wanted, name: event.target.value })}
           />
         </label>
         <label>
-          Tags
+          Tags (optional)
           <input
             value={wanted.tags}
-            placeholder="automatic"
+            placeholder="lab, a100"
             onChange={(event) => setWanted({ ...wanted, tags: event.target.value })}
           />
         </label>
         <button type="submit" disabled={invite.isPending}>
-          Create invitation
+          Create command
         </button>
       </form>
     </div>

@@ -21,12 +21,20 @@ const DOCS: Record<Way, string> = {
 export function Join() {
   const [way, setWay] = useState<Way>("http");
   return (
-    <Panel title="Run this on the new machine" actions={<DocsLink page={DOCS[way]} />}>
+    <Panel title="Join a machine" actions={<DocsLink page={DOCS[way]} />}>
       <div className="stack">
         <Tabs tabs={WAYS} chosen={way} onChoose={setWay} />
-        <Copyable text={`pip install "$(curl -fsS ${location.origin}/install)"`} />
-        {way === "http" ? <Invite /> : <Copyable text={commands(way, location.origin)} />}
         <div className="muted small">{ABOUT[way]}</div>
+        <ol className="join-steps">
+          <li>
+            <strong>Install Tunefleet on the machine</strong>
+            <Copyable text={`pip install "$(curl -fsS ${location.origin}/install)"`} />
+          </li>
+          <li>
+            <strong>{way === "http" ? "Create a command to join, and run it there" : "Start it there"}</strong>
+            {way === "http" ? <Invite /> : <Copyable text={commands(way, location.origin)} />}
+          </li>
+        </ol>
         <Hint way={way} />
       </div>
     </Panel>
@@ -41,8 +49,8 @@ function commands(way: "redis" | "agent", here: string): string {
 
 const ABOUT: Record<Way, ReactNode> = {
   http:
-    "The command works once and expires after 1 h. After that, start the worker with “tunefleet worker”. The worker " +
-    "opens all connections, so the machine needs no open port and can be behind NAT.",
+    "The worker opens all connections, so the machine needs no open port and can be behind NAT. The command to join " +
+    "works once, within 1 h; later starts need only “tunefleet worker”.",
   redis: "For large fleets. Server and worker connect to the same Redis; files, logs and metrics still use HTTP.",
   agent: "The agent polls for training runs and opens all connections. It restarts with the machine.",
 };
