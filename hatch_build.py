@@ -41,6 +41,7 @@ class PageHook(BuildHookInterface):  # type: ignore[type-arg]
         # In a copy: the source tree may be read only, or somebody's who works on the page.
         shutil.copytree(root / "web", work / "web", ignore=shutil.ignore_patterns("node_modules", "dist"))
         shutil.copytree(root / "examples", work / "examples")
+        shutil.copytree(root / "docs", work / "docs", ignore=shutil.ignore_patterns("img"))
         install(work / "web")
         build(work / "web", work / "built")
         build_data["force_include"][str(work / "built")] = INTO

@@ -1,8 +1,9 @@
 import { readdirSync, readFileSync, writeFileSync } from "node:fs";
-import { join } from "node:path";
+import { join, resolve } from "node:path";
 import { gzipSync } from "node:zlib";
 import react from "@vitejs/plugin-react";
 import { defineConfig, type Plugin } from "vite";
+import { documents } from "./documents.ts";
 
 const SERVER = process.env.TUNEFLEET_URL ?? "http://127.0.0.1:8000";
 const COMPRESSED = /\.(js|css|html|svg)$/;
@@ -29,10 +30,12 @@ function compressed(): Plugin {
 
 export default defineConfig({
   base: "/ui/",
-  plugins: [react(), compressed()],
+  plugins: [react(), documents(resolve(import.meta.dirname, "../docs")), compressed()],
   build: {
     outDir: process.env.TUNEFLEET_PAGE ?? "dist",
     emptyOutDir: true,
+    // One stylesheet: a page that is opened later needs no other one from a server that may not respond.
+    cssCodeSplit: false,
     target: "es2022",
     reportCompressedSize: false,
     chunkSizeWarningLimit: 600,

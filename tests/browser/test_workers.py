@@ -59,7 +59,7 @@ def test_gpus_are_shown_with_what_is_full_and_how_busy_they_are(
     expect(machine).to_contain_text("68.0 / 80.0 GiB")
     expect(machine).to_contain_text(re.compile(r"\d\d °C"))
     expect(machine).to_contain_text("GPU 3 is used by jupyter (pid 4711)")
-    expect(entered.locator(".counts")).to_contain_text("4 GPUs")
+    expect(entered.locator(".tiles")).to_contain_text("Use of 4 GPUs")
 
 
 def test_the_charts_of_a_worker_move(entered: Page, double: GpuDouble) -> None:
@@ -136,7 +136,7 @@ def test_a_machine_is_invited_and_the_command_is_good_once(entered: Page, fleet:
     form = entered.get_by_role("form", name="New invitation")
     form.get_by_label("Worker name").fill("lab-3")
     form.get_by_label("Tags").fill("a100, lab")
-    form.get_by_role("button", name="Create invitation").click()
+    form.get_by_role("button", name="Create command").click()
     command = entered.locator(".secret .copyable pre")
     expect(command).to_contain_text(f"tunefleet join {fleet.url} tfj_")
     said = {"token": command.inner_text().split()[-1], "secret_hash": "0" * 64}

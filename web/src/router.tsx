@@ -1,6 +1,6 @@
 /** Pages and their URLs; search parameters are validated here. */
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { createRootRoute, createRoute, createRouter, lazyRouteComponent } from "@tanstack/react-router";
+import { createRootRoute, createRoute, createRouter } from "@tanstack/react-router";
 import { useEffect } from "react";
 import { infoQuery } from "./api/queries";
 import { type ChartSearch, chartSearch } from "./lib/chartview";
@@ -8,6 +8,7 @@ import { FORMS, type Form } from "./lib/models";
 import { STATUSES } from "./lib/words";
 import { Login } from "./pages/Login";
 import { Overview } from "./pages/Overview";
+import { lazyPage } from "./parts/lazy";
 import { Shell } from "./parts/Shell";
 import { Empty, Failed, Loading } from "./parts/states";
 
@@ -80,7 +81,7 @@ const tasksRoute = createRoute({
     up: given.up === true || undefined,
     group: given.group === true || undefined,
   }),
-  component: lazyRouteComponent(() => import("./pages/Tasks"), "Tasks"),
+  component: lazyPage(() => import("./pages/Tasks"), "Tasks"),
 });
 const taskRoute = createRoute({
   getParentRoute: () => rootRoute,
@@ -89,7 +90,7 @@ const taskRoute = createRoute({
     tab: oneOf(given.tab, TABS),
     ...chartSearch(given),
   }),
-  component: lazyRouteComponent(() => import("./pages/task/Task"), "Task"),
+  component: lazyPage(() => import("./pages/task/Task"), "Task"),
 });
 const newRoute = createRoute({
   getParentRoute: () => rootRoute,
@@ -102,7 +103,7 @@ const newRoute = createRoute({
     data: text(given.data),
     worker: text(given.worker),
   }),
-  component: lazyRouteComponent(() => import("./pages/New"), "New"),
+  component: lazyPage(() => import("./pages/New"), "New"),
 });
 const trainRoute = createRoute({
   getParentRoute: () => rootRoute,
@@ -112,7 +113,7 @@ const trainRoute = createRoute({
     from: text(given.from),
     model: text(given.model),
   }),
-  component: lazyRouteComponent(() => import("./pages/Train"), "Train"),
+  component: lazyPage(() => import("./pages/Train"), "Train"),
 });
 const compareRoute = createRoute({
   getParentRoute: () => rootRoute,
@@ -121,17 +122,18 @@ const compareRoute = createRoute({
     tasks: text(given.tasks),
     ...chartSearch(given),
   }),
-  component: lazyRouteComponent(() => import("./pages/Compare"), "Compare"),
+  component: lazyPage(() => import("./pages/Compare"), "Compare"),
 });
 const workflowRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/workflows/$workflowId",
-  component: lazyRouteComponent(() => import("./pages/Workflow"), "Workflow"),
+  component: lazyPage(() => import("./pages/Workflow"), "Workflow"),
 });
 const workersRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/workers",
-  component: lazyRouteComponent(() => import("./pages/Workers"), "Workers"),
+  validateSearch: (given: Record<string, unknown>): { join?: true } => ({ join: given.join === true || undefined }),
+  component: lazyPage(() => import("./pages/Workers"), "Workers"),
 });
 export const SPANS = ["1", "6", "24"] as const;
 const workerRoute = createRoute({
@@ -140,29 +142,29 @@ const workerRoute = createRoute({
   validateSearch: (given: Record<string, unknown>): { hours?: (typeof SPANS)[number] } => ({
     hours: oneOf(text(given.hours), SPANS),
   }),
-  component: lazyRouteComponent(() => import("./pages/workers/Worker"), "Worker"),
+  component: lazyPage(() => import("./pages/workers/Worker"), "Worker"),
 });
 const federationsRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/federations",
-  component: lazyRouteComponent(() => import("./pages/Federations"), "Federations"),
+  component: lazyPage(() => import("./pages/Federations"), "Federations"),
 });
 const federationRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/federations/$name",
   validateSearch: (given: Record<string, unknown>): { version?: number } => ({ version: whole(given.version, 1) }),
-  component: lazyRouteComponent(() => import("./pages/Federation"), "Federation"),
+  component: lazyPage(() => import("./pages/Federation"), "Federation"),
 });
 const campaignsRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/campaigns",
-  component: lazyRouteComponent(() => import("./pages/Campaigns"), "Campaigns"),
+  component: lazyPage(() => import("./pages/Campaigns"), "Campaigns"),
 });
 const campaignRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/campaigns/$name",
   validateSearch: (given: Record<string, unknown>): { cycle?: number } => ({ cycle: whole(given.cycle, 0) }),
-  component: lazyRouteComponent(() => import("./pages/Campaign"), "Campaign"),
+  component: lazyPage(() => import("./pages/Campaign"), "Campaign"),
 });
 const datasetsRoute = createRoute({
   getParentRoute: () => rootRoute,
@@ -172,7 +174,7 @@ const datasetsRoute = createRoute({
     preview: text(given.preview),
     made: given.made === true || undefined,
   }),
-  component: lazyRouteComponent(() => import("./pages/Datasets"), "Datasets"),
+  component: lazyPage(() => import("./pages/Datasets"), "Datasets"),
 });
 const modelsRoute = createRoute({
   getParentRoute: () => rootRoute,
@@ -185,18 +187,23 @@ const modelsRoute = createRoute({
     q: text(given.q),
     intermediate: given.intermediate === true || undefined,
   }),
-  component: lazyRouteComponent(() => import("./pages/Models"), "Models"),
+  component: lazyPage(() => import("./pages/Models"), "Models"),
 });
 const playgroundRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/playground",
   validateSearch: (given: Record<string, unknown>): { task?: string } => ({ task: text(given.task) }),
-  component: lazyRouteComponent(() => import("./pages/Playground"), "Playground"),
+  component: lazyPage(() => import("./pages/Playground"), "Playground"),
 });
 const settingsRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/settings",
-  component: lazyRouteComponent(() => import("./pages/Settings"), "Settings"),
+  component: lazyPage(() => import("./pages/Settings"), "Settings"),
+});
+const docsRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/docs/$",
+  component: lazyPage(() => import("./pages/Docs"), "Docs"),
 });
 
 const routeTree = rootRoute.addChildren([
@@ -217,6 +224,7 @@ const routeTree = rootRoute.addChildren([
   modelsRoute,
   playgroundRoute,
   settingsRoute,
+  docsRoute,
 ]);
 
 export const router = createRouter({

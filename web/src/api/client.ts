@@ -1,5 +1,6 @@
 /** Typed API client. Same origin, with the session cookie; an error response is thrown as `ApiError`. */
 import createClient from "openapi-fetch";
+import { withoutCommands } from "../lib/words";
 import type { FaultView, paths } from "./schema";
 
 export interface ProblemBody {
@@ -22,7 +23,7 @@ export class ApiError extends Error {
   }
 
   get hint(): string | undefined {
-    return this.problem.hint ?? undefined;
+    return withoutCommands(this.problem.hint);
   }
 
   get faults(): FaultView[] {

@@ -24,6 +24,7 @@ let state: LiveState = "connecting";
 let place: string | undefined;
 let version: string | undefined;
 let reopen: (() => void) | undefined;
+let retry: (() => void) | undefined;
 let settling = 0;
 const listeners = new Set<() => void>();
 const followed = new Map<string, number>();
@@ -35,6 +36,11 @@ export function liveState(): LiveState {
 export function onLiveState(listener: () => void): () => void {
   listeners.add(listener);
   return () => listeners.delete(listener);
+}
+
+/** Retry a lost connection now. */
+export function reconnect(): void {
+  retry?.();
 }
 
 function become(next: LiveState): void {
@@ -142,6 +148,7 @@ export function follow(client: QueryClient): () => void {
     if (!source) return;
     if (asked.size !== followed.size || [...asked].some((id) => !followed.has(id))) open();
   };
+  retry = open;
   const end = whileVisible(open, () => {
     window.clearTimeout(retryTimer);
     source?.close();
@@ -151,6 +158,7 @@ export function follow(client: QueryClient): () => void {
   });
   return () => {
     reopen = undefined;
+    retry = undefined;
     end();
     place = undefined;
     become("connecting");

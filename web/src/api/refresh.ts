@@ -14,6 +14,7 @@ const SHALLOW_PAGES = 2;
 const MENDED_AT_ONCE = 100;
 const SPARK_POINTS = 60;
 const OF_A_TASK = new Set(["task", "commands", "checkpoints", "artifacts", "task-events", "why"]);
+const OF_ALL_TASKS = new Set(["overview", "overview-list", "task-counts"]);
 
 /** Collects a burst of messages, then refreshes each query once. */
 export class Refresher {
@@ -100,7 +101,7 @@ export class Refresher {
     this.listsTimer = window.setTimeout(() => {
       this.listsTimer = 0;
       this.listsAt = Date.now();
-      this.rereading.ask(([what]) => what === "overview" || what === "task-counts");
+      this.rereading.ask(([what]) => OF_ALL_TASKS.has(String(what)));
       this.refreshTasks([...this.mended]);
       this.mended.clear();
     }, wait);

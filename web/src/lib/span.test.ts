@@ -11,6 +11,16 @@ describe("a time span", () => {
     expect(spanOf([null, undefined])).toBeNull();
   });
 
+  test("reaches to now, and shortens a long time without events", () => {
+    const times = [at(0), at(100)];
+    expect(spanOf(times, Date.parse(at(120)))).toEqual({ from: Date.parse(at(0)), to: Date.parse(at(120)) });
+    const span = spanOf(times, Date.parse(at(1100)));
+    expect(span).toMatchObject({ to: Date.parse(at(1100)), quiet: Date.parse(at(100)) });
+    if (!span) throw new Error("no span");
+    expect([at(50), at(100), at(600), at(1100)].map((each) => placeOf(span, each))).toEqual([37.5, 75, 87.5, 100]);
+    expect(Math.max(...ticksOf(span, 6))).toBeLessThanOrEqual(Date.parse(at(100)));
+  });
+
   test("of one time has a width", () => {
     const span = spanOf([at(0)]);
     expect(span && span.to > span.from).toBe(true);

@@ -39,3 +39,31 @@ export const COMMANDS: Record<string, string> = {
   abort: "Discard",
   set: "Set",
 };
+
+/** Whether a run of this kind trains a model that answers. */
+export function canChat(kind: string): boolean {
+  return isTraining(kind) && kind !== "reward";
+}
+
+/** What to do about a failure, by its reason; `retry`: whether an unchanged run may succeed. */
+export const NEXT: Record<string, { advice: string; retry?: true } | undefined> = {
+  bad_input: { advice: "Fix the input and run it again." },
+  out_of_memory: { advice: "Lower the batch size or sequence length, or use LoRA or QLoRA." },
+  diverged: { advice: "Lower the learning rate." },
+  disk_full: { advice: "Free disk space on the worker, then retry.", retry: true },
+  network: { advice: "Retry once the address is reachable from the worker.", retry: true },
+  killed: { advice: "The process was killed. Often the machine was out of memory.", retry: true },
+  crashed: { advice: "The log has the details.", retry: true },
+  timeout: { advice: "Raise the time limit, or train fewer steps." },
+  stalled: { advice: "It made no progress. The log has the last lines.", retry: true },
+  worker_lost: { advice: "The worker went offline. Retry on another one.", retry: true },
+  delivery_failed: { advice: "The result was not uploaded. Check storage and network.", retry: true },
+  upstream_failed: { advice: "An earlier task of the workflow failed." },
+  bug: { advice: "The log has the traceback." },
+};
+
+/** A hint of the server without its sentences about the command line: the page has buttons. */
+export function withoutCommands(hint: string | null | undefined): string | undefined {
+  const sentences = (hint ?? "").split(/(?<=[.!?])\s+/).filter((each) => !/`(tunefleet |--)/.test(each));
+  return sentences.join(" ") || undefined;
+}

@@ -62,7 +62,7 @@ function Shown({ campaign, reference }: { campaign: CampaignDetail; reference: s
         {cycles.length === 0 ? (
           <Empty title="No cycles yet">The first cycle starts when the campaign is active.</Empty>
         ) : (
-          <Cycles cycles={cycles} chosen={chosen?.number} />
+          <Cycles cycles={cycles} chosen={chosen?.number} live={campaign.status === "active"} />
         )}
       </Panel>
       {chosen && <Lineage cycle={chosen} models={models.data?.items ?? []} />}

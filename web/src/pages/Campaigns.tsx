@@ -5,7 +5,7 @@ import { campaignsQuery } from "../api/queries_campaign";
 import type { CampaignView } from "../api/schema";
 import { doing } from "../lib/campaign";
 import { number, percent } from "../lib/format";
-import { Bar, Copyable, Status, Time } from "../parts/bits";
+import { Bar, Copyable, DocsLink, Status, Time } from "../parts/bits";
 import { useNow } from "../parts/clock";
 import { type Listed, Listing } from "../parts/Listing";
 import { useSession } from "../parts/session";
@@ -62,7 +62,9 @@ function HowToBegin() {
           on held-out rows, and promotes it only if it is better.
         </div>
         {mayChange && <Copyable text="cd examples/campaign && tunefleet campaign start" />}
-        <div className="small">See docs/how-to/run-a-campaign.md.</div>
+        <div>
+          <DocsLink page="how-to/run-a-campaign">How to start a campaign</DocsLink>
+        </div>
       </div>
     </Empty>
   );

@@ -5,7 +5,7 @@ import { artifactQuery } from "../api/queries";
 import { datasetsQuery } from "../api/queries_data";
 import type { ArtifactView } from "../api/schema";
 import { bytes, number } from "../lib/format";
-import { Panel, Time } from "../parts/bits";
+import { DocsLink, Panel, Time } from "../parts/bits";
 import { useSession } from "../parts/session";
 import { Answer, Cut, Empty, Failed, Loading } from "../parts/states";
 import "../styles/datasets.css";
@@ -19,14 +19,17 @@ export function Datasets() {
   const navigate = useNavigate({ from: "/datasets" });
   return (
     <div className="page">
-      <h1>Datasets</h1>
+      <div className="row between">
+        <h1>Datasets</h1>
+        <DocsLink page="how-to/use-the-web-page#upload-a-dataset">Accepted formats</DocsLink>
+      </div>
       {mayChange && <Upload />}
       <Answer query={datasets} rows={5}>
         {({ items, more }) =>
           items.length === 0 ? (
             <Panel>
               <Empty title="No datasets yet">
-                Drop a file above, or <Link to="/train">start a fine-tune</Link> with a built-in dataset.
+                Drop a file above, or <Link to="/train">start with a built-in dataset</Link>.
               </Empty>
             </Panel>
           ) : (
@@ -132,7 +135,7 @@ function Listed({
           </span>
         </Link>
       ))}
-      <Cut more={more}>Delete those that you no longer need.</Cut>
+      <Cut more={more} />
     </nav>
   );
 }

@@ -43,7 +43,12 @@ function Shown({ federation, reference }: { federation: FederationDetail; refere
             items.length === 0 ? (
               <Empty title="No rounds yet">The first round starts when the federation starts.</Empty>
             ) : (
-              <Rounds rounds={items} updates={updates.data?.items ?? []} version={chosen} />
+              <Rounds
+                rounds={items}
+                updates={updates.data?.items ?? []}
+                version={chosen}
+                live={federation.status === "running"}
+              />
             )
           }
         </Answer>

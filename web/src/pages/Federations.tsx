@@ -4,7 +4,7 @@ import { Link } from "@tanstack/react-router";
 import { federationsQuery } from "../api/queries_federated";
 import type { FederationView } from "../api/schema";
 import { number } from "../lib/format";
-import { Copyable, Status, Time } from "../parts/bits";
+import { Copyable, DocsLink, Status, Time } from "../parts/bits";
 import { type Listed, Listing } from "../parts/Listing";
 import { useSession } from "../parts/session";
 import { Empty } from "../parts/states";
@@ -58,7 +58,9 @@ function HowToBegin() {
           )}
         </div>
         {mayChange && <Copyable text="tunefleet federation create --name support-bot --min-workers 2" />}
-        <div className="small">See docs/how-to/federated-lora.md.</div>
+        <div>
+          <DocsLink page="how-to/federated-lora">About federations</DocsLink>
+        </div>
       </div>
     </Empty>
   );

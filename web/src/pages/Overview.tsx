@@ -1,24 +1,30 @@
-/** The overview: running, queued and failed tasks, and the machines. */
+/** The overview: what runs, waits, is paused, has ended or failed, and the machines. */
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
+import type { ReactNode } from "react";
 import { overviewQuery, workersQuery } from "../api/queries";
+import { pausedQuery, trainedLastQuery } from "../api/queries_overview";
 import type { TaskView, WorkerView } from "../api/schema";
-import { duration, number, ranSeconds } from "../lib/format";
-import { isTraining, plain, STATUSES } from "../lib/words";
-import { Panel, Progress, Sparkline, TaskLink, Time } from "../parts/bits";
-import { useNow } from "../parts/clock";
+import { number } from "../lib/format";
+import type { Status } from "../lib/words";
+import { Panel, TaskLink, Time } from "../parts/bits";
 import { Machine } from "../parts/Fleet";
 import { useSession } from "../parts/session";
 import { Answer, Empty } from "../parts/states";
+import { Checklist } from "./overview/Checklist";
+import { Failures, Paused, Results } from "./overview/Ended";
+import { Running } from "./overview/Running";
 
-const RUNNING_SHOWN = 20;
 const MACHINES_SHOWN = 12;
 
 export function Overview() {
   const { mayChange } = useSession();
   const overview = useQuery(overviewQuery);
   const workers = useQuery(workersQuery);
-  const tasks = overview.data?.tasks ?? {};
+  const trained = useQuery(trainedLastQuery).data ?? [];
+  const paused = useQuery(pausedQuery).data ?? [];
+  const failed = overview.data?.failed ?? [];
+  const counts = overview.data?.tasks ?? {};
   return (
     <div className="page">
       <div className="row between">
@@ -29,202 +35,190 @@ export function Overview() {
           </Link>
         )}
       </div>
-      <Counts tasks={tasks} workers={workers.data?.items ?? []} />
+      <Checklist />
+      <Tiles counts={counts} workers={workers.data?.items ?? []} />
       <div className="overview">
         <div className="stack">
-          <Panel
-            title={<>Running {count(tasks, "running", "dispatched")}</>}
-            actions={
-              <Link to="/tasks" search={{ status: "running,dispatched" }}>
-                all
-              </Link>
-            }
-          >
-            <Answer query={overview}>
-              {({ running: items }) =>
-                items.length === 0 ? (
-                  <Empty title="Nothing is running">
-                    {mayChange ? <Link to="/new">Start with an example</Link> : "Submit a run to see it here."}
-                  </Empty>
-                ) : (
-                  <ul className="running">
-                    {items.slice(0, RUNNING_SHOWN).map((task) => (
-                      <Running key={task.id} task={task} />
-                    ))}
-                  </ul>
-                )
-              }
-            </Answer>
+          <Panel title="Running" actions={<All status="running,dispatched" />}>
+            <Answer query={overview}>{({ running }) => <Running tasks={running} />}</Answer>
           </Panel>
           <Panel
-            title={<>Queue {count(tasks, "queued", "pending")}</>}
-            actions={
-              <Link to="/tasks" search={{ status: "pending,queued" }}>
-                all
-              </Link>
-            }
+            title={<Counted title="Queue" count={counts.queued} />}
+            actions={<All status="pending,queued" />}
             flush
           >
-            <Answer query={overview}>
-              {({ queue: items }) => (items.length === 0 ? <Empty title="Queue is empty" /> : <Queue tasks={items} />)}
-            </Answer>
+            <Answer query={overview}>{({ queue }) => <Queue tasks={queue} counts={counts} />}</Answer>
           </Panel>
+          {trained.length > 0 && (
+            <Panel
+              title="Recent results"
+              actions={
+                <>
+                  {trained.length > 1 && (
+                    <Link to="/compare" search={{ tasks: trained.map((task) => task.id).join(",") }}>
+                      Compare
+                    </Link>
+                  )}
+                  <All status="completed" />
+                </>
+              }
+            >
+              <Results tasks={trained} />
+            </Panel>
+          )}
         </div>
         <div className="stack">
           <Panel
-            title={<>Workers {count(overview.data?.workers ?? {}, "online", "unreachable")}</>}
-            actions={<Link to="/workers">all</Link>}
+            title={<Counted title="Machines" count={workers.data?.items.length} />}
+            actions={<Link to="/workers">All</Link>}
           >
             <Answer query={workers}>
-              {({ items }) =>
-                items.length === 0 ? (
-                  <Empty title="No workers yet">
-                    <Link to="/workers">Join a machine</Link>
-                  </Empty>
-                ) : (
-                  <div className="stack">
-                    {items.slice(0, MACHINES_SHOWN).map((worker) => (
-                      <Machine key={worker.id} worker={worker} tasks={overview.data?.running} />
-                    ))}
-                    {items.length > MACHINES_SHOWN && (
-                      <Link to="/workers">and {items.length - MACHINES_SHOWN} more</Link>
-                    )}
-                  </div>
-                )
-              }
+              {({ items }) => <Machines workers={items} tasks={overview.data?.running} />}
             </Answer>
           </Panel>
-          <Panel
-            title="Recent failures"
-            actions={
-              <Link to="/tasks" search={{ status: "failed" }}>
-                all
-              </Link>
-            }
-          >
-            <Answer query={overview}>
-              {({ failed: items }) =>
-                items.length === 0 ? (
-                  <Empty title="No failures" />
-                ) : (
-                  <ul className="failures">
-                    {items.slice(0, 6).map((task) => (
-                      <li key={task.id}>
-                        <div className="row between tight">
-                          <TaskLink id={task.id} name={task.name} />
-                          <span className="muted small">
-                            <Time at={task.finished_at} relative />
-                          </span>
-                        </div>
-                        <div className="small reason">{task.error ?? plain(task.reason)}</div>
-                      </li>
-                    ))}
-                  </ul>
-                )
-              }
-            </Answer>
-          </Panel>
+          {paused.length > 0 && (
+            <Panel title={<Counted title="Paused" count={counts.paused} />} actions={<All status="paused" />}>
+              <Paused tasks={paused} />
+            </Panel>
+          )}
+          {failed.length > 0 && (
+            <Panel title="Recent failures" actions={<All status="failed" />}>
+              <Failures tasks={failed} />
+            </Panel>
+          )}
         </div>
       </div>
     </div>
   );
 }
 
-/** Summary line: each number links to its list. */
-function Counts({ tasks, workers }: { tasks: Record<string, number>; workers: readonly WorkerView[] }) {
-  const gpus = workers.flatMap((worker) => (worker.status === "online" ? (worker.capabilities.gpus ?? []) : []));
-  const busy = workers.flatMap((worker) => (worker.load?.gpus ?? []).flatMap((gpu) => gpu.utilisation_percent ?? []));
-  const online = workers.filter((worker) => worker.status === "online").length;
-  const shown = STATUSES.filter((status) => tasks[status]);
+function All({ status }: { status: string }) {
   return (
-    <div className="counts small num">
-      {shown.map((status) => (
-        <Link key={status} to="/tasks" search={{ status }} className={`status ${status}`}>
-          {tasks[status]} {status}
+    <Link to="/tasks" search={{ status }}>
+      All
+    </Link>
+  );
+}
+
+function Counted({ title, count }: { title: string; count: number | undefined }) {
+  return (
+    <>
+      {title} {!!count && <span className="muted num">{number(count)}</span>}
+    </>
+  );
+}
+
+const TILES: readonly (readonly [title: string, status: Status])[] = [
+  ["Running", "running"],
+  ["Queued", "queued"],
+  ["Paused", "paused"],
+  ["Completed", "completed"],
+  ["Failed", "failed"],
+];
+
+/** Totals; each leads to its list. */
+function Tiles({ counts, workers }: { counts: Record<string, number>; workers: readonly WorkerView[] }) {
+  const online = workers.filter((worker) => worker.status === "online");
+  const gpus = online.flatMap((worker) => worker.capabilities.gpus ?? []);
+  const busy = online.flatMap((worker) => (worker.load?.gpus ?? []).flatMap((gpu) => gpu.utilisation_percent ?? []));
+  return (
+    <div className="tiles num">
+      {TILES.map(([title, status]) => (
+        <Link key={title} to="/tasks" search={{ status }} className="tile">
+          <Tile title={title} value={number(counts[status] ?? 0)} tone={counts[status] ? status : "muted"} />
         </Link>
       ))}
-      {workers.length > 0 && (
-        <Link to="/workers" className="muted aside">
-          {online} of {workers.length} machines online
-          {gpus.length > 0 && ` · ${gpus.length} GPUs`}
-          {busy.length > 0 && `, ${Math.round(busy.reduce((sum, each) => sum + each, 0) / busy.length)} % busy`}
+      <Link to="/workers" className="tile">
+        <Tile title="Machines" value={`${online.length} of ${workers.length}`} />
+      </Link>
+      {gpus.length > 0 && (
+        <Link to="/workers" className="tile">
+          <Tile
+            title={`Use of ${gpus.length} ${gpus.length === 1 ? "GPU" : "GPUs"}`}
+            value={busy.length ? `${Math.round(busy.reduce((sum, each) => sum + each, 0) / busy.length)} %` : "–"}
+          />
         </Link>
       )}
     </div>
   );
 }
 
-function count(found: Record<string, number>, ...statuses: string[]) {
-  return <span className="muted num">{statuses.reduce((sum, status) => sum + (found[status] ?? 0), 0)}</span>;
-}
-
-function Running({ task }: { task: TaskView }) {
+function Tile({ title, value, tone }: { title: string; value: ReactNode; tone?: string }) {
   return (
-    <li>
-      <div className="what">
-        <div className="cut">
-          <TaskLink id={task.id} name={task.name} />
-        </div>
-        <div className="muted small cut">
-          {task.kind}
-          {task.worker_id && ` · ${task.worker_id}`}
-        </div>
-      </div>
-      {isTraining(task.kind) ? <Loss task={task} /> : <span />}
-      {task.status === "dispatched" ? (
-        <span className="muted">starting on {task.worker_id}</span>
-      ) : task.progress ? (
-        <Progress progress={task.progress} compact />
-      ) : (
-        <Elapsed task={task} />
-      )}
-    </li>
+    <>
+      <strong className={tone && `tone ${tone}`}>{value}</strong>
+      <span className="muted small">{title}</span>
+    </>
   );
 }
 
-function Elapsed({ task }: { task: TaskView }) {
-  return <span className="muted num">for {duration(ranSeconds(task, useNow()))}</span>;
-}
-
-function Loss({ task }: { task: TaskView }) {
-  const values = (task.glance?.loss ?? [])
-    .map((point) => point[1])
-    .filter((value): value is number => typeof value === "number");
+function Machines({ workers, tasks }: { workers: readonly WorkerView[]; tasks?: readonly TaskView[] }) {
+  if (workers.length === 0)
+    return (
+      <Empty title="No workers yet">
+        Runs stay queued until a worker joins.
+        <div>
+          <Link to="/workers" search={{ join: true }} className="button">
+            Join a machine
+          </Link>
+        </div>
+      </Empty>
+    );
   return (
-    <div className="loss">
-      <Sparkline values={values} label={`Loss, latest ${number(values.at(-1))}`} />
-      <span className="num small" title="Loss">
-        {number(values.at(-1))}
-      </span>
+    <div className="stack">
+      {workers.slice(0, MACHINES_SHOWN).map((worker) => (
+        <Machine key={worker.id} worker={worker} tasks={tasks} />
+      ))}
+      {workers.length > MACHINES_SHOWN && <Link to="/workers">and {workers.length - MACHINES_SHOWN} more</Link>}
     </div>
   );
 }
 
-function Queue({ tasks }: { tasks: TaskView[] }) {
+/** The head of the queue, then how many follow. */
+function Queue({ tasks, counts }: { tasks: readonly TaskView[]; counts: Record<string, number> }) {
+  const more = (counts.queued ?? 0) - tasks.length;
+  const blocked = counts.pending ?? 0;
+  const rest = [
+    more > 0 && `${number(more)} more in the queue`,
+    blocked > 0 && `${number(blocked)} pending on earlier tasks of their workflow`,
+  ].filter(Boolean);
   return (
-    <table>
-      <thead>
-        <tr>
-          <th>Run</th>
-          <th className="hide-phone">Kind</th>
-          <th>Pending reason</th>
-          <th>Since</th>
-        </tr>
-      </thead>
-      <tbody>
-        {tasks.map((task) => (
-          <tr key={task.id}>
-            <td>
-              <TaskLink id={task.id} name={task.name} />
-            </td>
-            <td className="muted hide-phone">{task.kind}</td>
-            <td className="muted">{task.status === "paused" ? "paused" : (task.why ?? plain(task.status))}</td>
-            <td className="muted nowrap">
-              <Time at={task.queued_at ?? task.created_at} relative />
-            </td>
-          </tr>
-        ))}
-      </tbody>
-    </table>
+    <>
+      {tasks.length === 0 ? (
+        <Empty title="Queue is empty" />
+      ) : (
+        <table>
+          <thead>
+            <tr>
+              <th>Run</th>
+              <th className="hide-phone">Kind</th>
+              <th>Pending reason</th>
+              <th className="num">Queued</th>
+            </tr>
+          </thead>
+          <tbody>
+            {tasks.map((task) => (
+              <tr key={task.id}>
+                <td>
+                  <TaskLink id={task.id} name={task.name} />
+                </td>
+                <td className="muted hide-phone">{task.kind}</td>
+                <td className="muted">{task.why ?? "next in the queue"}</td>
+                <td className="muted num">
+                  <Time at={task.queued_at ?? task.created_at} relative />
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      )}
+      {rest.length > 0 && (
+        <div className="muted small rest">
+          <Link to="/tasks" search={{ status: "pending,queued" }}>
+            {rest.join(" · ")}
+          </Link>
+        </div>
+      )}
+    </>
   );
 }

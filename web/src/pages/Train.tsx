@@ -1,6 +1,6 @@
 /** Fine-tune wizard: model, data, method, review. The workflow file is the only state; the YAML drawer edits it too. */
 import { useQuery } from "@tanstack/react-query";
-import { Link, lazyRouteComponent, useNavigate, useSearch } from "@tanstack/react-router";
+import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { Suspense, useEffect, useMemo, useRef, useState } from "react";
 import { stringify } from "yaml";
 import { artifactQuery, taskQuery } from "../api/queries";
@@ -23,7 +23,9 @@ import {
   rebuilt,
 } from "../lib/finetune";
 import type { SchemaNode } from "../lib/schema";
+import { DocsLink } from "../parts/bits";
 import { useKept } from "../parts/kept";
+import { lazyPage } from "../parts/lazy";
 import { useSession } from "../parts/session";
 import { Empty, Loading } from "../parts/states";
 import "../styles/datasets.css";
@@ -37,8 +39,7 @@ import { MethodStep } from "./train/Method";
 import { BUILTIN, ModelStep } from "./train/Model";
 import { ReviewStep, Summary } from "./train/Review";
 
-/** Unlike `lazy`, this reloads the page if the server was updated. */
-const Editor = lazyRouteComponent(() => import("../parts/Editor"));
+const Editor = lazyPage(() => import("../parts/Editor"));
 
 const STEPS = [
   ["model", "Model"],
@@ -158,6 +159,7 @@ function Wizard() {
       <div className="row between">
         <h1>Fine-tune</h1>
         <div className="row tight">
+          <DocsLink page="how-to/train-on-your-own-data" />
           <button type="button" aria-pressed={yaml} onClick={() => setYaml(!yaml)}>
             YAML
           </button>

@@ -1,6 +1,6 @@
 /** The machines: capabilities and tasks, admin actions, and how to join one. */
 import { useQuery } from "@tanstack/react-query";
-import { useState } from "react";
+import { useNavigate, useSearch } from "@tanstack/react-router";
 import { overviewQuery, workersQuery } from "../api/queries";
 import { agentsQuery } from "../api/queries_server";
 import type { TaskView, WorkerView } from "../api/schema";
@@ -15,7 +15,9 @@ export function Workers() {
   const workers = useQuery(workersQuery);
   const agents = useQuery(agentsQuery);
   const tasks = useQuery(overviewQuery).data?.running ?? [];
-  const [joining, setJoining] = useState(false);
+  const { join: joining = false } = useSearch({ from: "/workers" });
+  const navigate = useNavigate({ from: "/workers" });
+  const setJoining = (join: boolean) => void navigate({ search: { join: join || undefined }, replace: true });
   const polling = new Set(agents.data?.agents.map((each) => each.agent_id));
   return (
     <div className="page">
@@ -31,7 +33,14 @@ export function Workers() {
           const machines = items.filter((each) => !polling.has(each.id));
           return machines.length === 0 ? (
             <Empty title="No workers yet">
-              Tasks stay queued until a worker joins. Select “Join a machine” for the commands.
+              Runs stay queued until a worker joins.
+              {!joining && (
+                <div>
+                  <button type="button" onClick={() => setJoining(true)}>
+                    Join a machine
+                  </button>
+                </div>
+              )}
             </Empty>
           ) : (
             <>
@@ -40,7 +49,7 @@ export function Workers() {
                   <Card key={worker.id} worker={worker} tasks={tasks} />
                 ))}
               </div>
-              <Cut more={more}>Run `tunefleet workers` for the full list.</Cut>
+              <Cut more={more} />
             </>
           );
         }}

@@ -13,13 +13,14 @@ export function workerNote(worker: WorkerView): string {
   if (worker.status !== "online") return worker.status;
   if (worker.draining) return "draining";
   if (worker.cordoned) return "cordoned";
-  if (worker.elastic_disabled) return "resting";
+  if (worker.elastic_disabled) return "standby";
   return "online";
 }
 
-export function WorkerLink({ id }: { id: string }) {
+/** `plain`: inside of a line of text. */
+export function WorkerLink({ id, plain }: { id: string; plain?: boolean }) {
   return (
-    <Link to="/workers/$workerId" params={{ workerId: id }} className="strong cut">
+    <Link to="/workers/$workerId" params={{ workerId: id }} className={plain ? undefined : "strong cut"}>
       {id}
     </Link>
   );
@@ -48,12 +49,17 @@ export function Gauges({ worker }: { worker: WorkerView }) {
   const busy = load == null ? undefined : percent(load, can.cpu_count);
   return (
     <div className="gauges small num">
+      <div className="gauge muted" aria-hidden="true">
+        <span />
+        <span className="over-two">Memory in use</span>
+        <span className="over-two">Utilization</span>
+      </div>
       <Gauge
-        name="RAM"
+        name="Host"
         fill={{ label: "Memory", used: can.memory_total_bytes - free, total: can.memory_total_bytes }}
         busy={busy}
         busyLabel={`Load of ${can.cpu_count} CPUs`}
-        title="Main memory in use and CPU load"
+        title="Main memory in use, and load of the CPUs"
       >
         {can.cpu_count} CPUs
       </Gauge>
@@ -86,7 +92,7 @@ function GpuGauge({ gpu, now }: { gpu: Gpu; now: GpuLoad | undefined }) {
   return (
     <>
       <Gauge
-        name={String(gpu.index)}
+        name={`GPU ${gpu.index}`}
         fill={{
           label: `Memory of GPU ${gpu.index}`,
           used: free == null ? undefined : gpu.memory_total_bytes - free,

@@ -3,19 +3,41 @@ import type { ReactNode } from "react";
 import { placeOf, type Span, ticksOf, tickText } from "../lib/span";
 
 const TICKS = 6;
+/** No tick where the label of the end is, in percent. */
+const TICKS_END = 86;
 
-export function Lanes({ span, label, children }: { span: Span; label: string; children: ReactNode }) {
+/** `live`: the axis ends now. */
+export function Lanes({
+  span,
+  label,
+  live,
+  children,
+}: {
+  span: Span;
+  label: string;
+  live?: boolean;
+  children: ReactNode;
+}) {
+  const last = live ? TICKS_END : 100;
   return (
     <div className="lanes" role="group" aria-label={label}>
       {children}
       <div className="lane axis" aria-hidden="true">
         <span />
         <div className="track">
-          {ticksOf(span, TICKS).map((tick) => (
-            <span key={tick} style={{ left: `${placeOf(span, tick)}%` }}>
-              {tickText(tick, span)}
-            </span>
-          ))}
+          {ticksOf(span, TICKS)
+            .filter((tick) => placeOf(span, tick) <= last)
+            .map((tick) => (
+              <span key={tick} style={{ left: `${placeOf(span, tick)}%` }}>
+                {tickText(tick, span)}
+              </span>
+            ))}
+          {span.quiet !== undefined && (
+            <i className="quiet-from" style={{ left: `${placeOf(span, span.quiet)}%` }}>
+              ⋯
+            </i>
+          )}
+          {live && <span className="now">now</span>}
         </div>
       </div>
     </div>

@@ -1,49 +1,56 @@
-/** Command palette (Ctrl+K or ⌘K) and keys: pages, actions, and runs by name or id. */
+/** Command palette (Ctrl+K or ⌘K): pages, and runs by name or id; and the keys of all pages. */
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useEffect, useRef, useState } from "react";
 import { tasksQuery } from "../api/queries";
 import { plain } from "../lib/words";
+import { type PageEntry, pagesFor } from "./pages";
+import { useSession } from "./session";
 
-const PAGES = [
-  ["/", "Overview", "o"],
-  ["/tasks", "Runs", "r"],
-  ["/train", "Fine-tune", "f"],
-  ["/new", "New run from an example", "n"],
-  ["/datasets", "Datasets", "d"],
-  ["/playground", "Playground", "p"],
-  ["/federations", "Federations", ""],
-  ["/campaigns", "Campaigns", "c"],
-  ["/workers", "Workers", "w"],
-  ["/settings", "Settings", "s"],
-] as const;
 /** How long the second key of `g r` may take. */
 const CHORD_MS = 1200;
 const RUNS_SHOWN = 8;
 
-export function Palette() {
-  const [open, setOpen] = useState(false);
-  useKeys(() => setOpen(true));
-  return open ? <Dialog onClose={() => setOpen(false)} /> : null;
+const KEYS: readonly (readonly [keys: readonly string[], what: string])[] = [
+  [["Ctrl K", "⌘ K"], "Go to a page or a run"],
+  [["/"], "Search in the list"],
+  [["j", "k"], "Next and previous row"],
+  [["Enter"], "Open the selected row"],
+  [["Esc"], "Close a dialog"],
+  [["?"], "Keyboard shortcuts"],
+];
+
+export type Opened = "palette" | "keys" | null;
+
+export function Palette({ opened, onOpen }: { opened: Opened; onOpen: (what: Opened) => void }) {
+  const { mayChange } = useSession();
+  const pages = pagesFor(mayChange);
+  useKeys(pages, onOpen);
+  const close = () => onOpen(null);
+  if (opened === "keys") return <Keys pages={pages} onClose={close} />;
+  return opened && <GoTo pages={pages} onClose={close} />;
 }
 
-/** Ctrl+K anywhere; `/` and `g` with a letter outside of inputs. */
-function useKeys(onOpen: () => void): void {
+/** Ctrl+K anywhere; the other keys outside of inputs. */
+function useKeys(pages: readonly PageEntry[], onOpen: (what: Opened) => void): void {
   const navigate = useNavigate();
   const chord = useRef(0);
   useEffect(() => {
     const press = (event: KeyboardEvent) => {
       if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "k") {
         event.preventDefault();
-        onOpen();
+        onOpen("palette");
         return;
       }
       if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
       if (Date.now() - chord.current < CHORD_MS) {
         chord.current = 0;
-        const page = PAGES.find(([, , key]) => key !== "" && key === event.key);
-        if (page) void navigate({ to: page[0] });
+        const page = pages.find(({ key }) => key === event.key);
+        if (page) void navigate({ to: page.to });
       } else if (event.key === "g") chord.current = Date.now();
+      else if (event.key === "j") step(1);
+      else if (event.key === "k") step(-1);
+      else if (event.key === "?") onOpen("keys");
       else if (event.key === "/") {
         const search = document.querySelector<HTMLInputElement>("main input[type=search]");
         if (!search) return;
@@ -53,13 +60,58 @@ function useKeys(onOpen: () => void): void {
     };
     window.addEventListener("keydown", press);
     return () => window.removeEventListener("keydown", press);
-  }, [navigate, onOpen]);
+  }, [navigate, onOpen, pages]);
+}
+
+/** Focus the next or previous row of the page's lists: the link that is its name. */
+function step(by: 1 | -1): void {
+  const rows = [...document.querySelectorAll<HTMLElement>("main a.strong")];
+  const at = rows.indexOf(document.activeElement as HTMLElement);
+  const next = rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : at + by];
+  next?.focus();
+  next?.scrollIntoView({ block: "nearest" });
 }
 
 function isTyping(target: EventTarget | null): boolean {
   return (
     target instanceof HTMLElement &&
     (target.isContentEditable || target.closest("input, select, textarea, dialog, .cm-editor") !== null)
+  );
+}
+
+function Keys({ pages, onClose }: { pages: readonly PageEntry[]; onClose: () => void }) {
+  const dialog = useRef<HTMLDialogElement>(null);
+  useEffect(() => dialog.current?.showModal(), []);
+  return (
+    <dialog ref={dialog} className="keys" onClose={onClose} aria-labelledby="keys-title">
+      <div className="row between">
+        <h2 id="keys-title">Keyboard shortcuts</h2>
+        <button type="button" onClick={() => dialog.current?.close()}>
+          Close
+        </button>
+      </div>
+      <div className="keys-lists">
+        <KeyList rows={KEYS} />
+        <KeyList rows={pages.map(({ key, name }) => [[`g ${key}`], name])} />
+      </div>
+    </dialog>
+  );
+}
+
+function KeyList({ rows }: { rows: readonly (readonly [readonly string[], string])[] }) {
+  return (
+    <dl>
+      {rows.map(([keys, what]) => (
+        <div key={what}>
+          <dt>
+            {keys.map((key) => (
+              <kbd key={key}>{key}</kbd>
+            ))}
+          </dt>
+          <dd>{what}</dd>
+        </div>
+      ))}
+    </dl>
   );
 }
 
@@ -70,7 +122,7 @@ interface Item {
   go: () => void;
 }
 
-function Dialog({ onClose }: { onClose: () => void }) {
+function GoTo({ pages, onClose }: { pages: readonly PageEntry[]; onClose: () => void }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const navigate = useNavigate();
   const [typed, setTyped] = useState("");
@@ -79,12 +131,9 @@ function Dialog({ onClose }: { onClose: () => void }) {
   const runs = useInfiniteQuery({ ...tasksQuery({ q: typed.trim() || undefined }), enabled: words !== "" });
   useEffect(() => dialog.current?.showModal(), []);
   const found: Item[] = [
-    ...PAGES.filter(([, name]) => name.toLowerCase().includes(words)).map(([to, name, key]) => ({
-      key: to,
-      label: name,
-      note: key && `g ${key}`,
-      go: () => void navigate({ to }),
-    })),
+    ...pages
+      .filter(({ name }) => name.toLowerCase().includes(words))
+      .map(({ to, name, key }) => ({ key: to, label: name, note: `g ${key}`, go: () => void navigate({ to }) })),
     ...(words === "" ? [] : (runs.data?.pages[0]?.items ?? [])).slice(0, RUNS_SHOWN).map((task) => ({
       key: task.id,
       label: task.name,

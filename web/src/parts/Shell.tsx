@@ -1,65 +1,33 @@
 /** The frame of every page: navigation, session, state of the live connection. */
 import { useQueryClient } from "@tanstack/react-query";
 import { Link, Outlet, useLocation } from "@tanstack/react-router";
-import { useEffect, useState, useSyncExternalStore } from "react";
+import { Keyboard, Menu } from "lucide-react";
+import { useEffect, useRef, useState, useSyncExternalStore } from "react";
 import { api, ask } from "../api/client";
-import { follow, liveState, onLiveState } from "../api/live";
+import { follow, liveState, onLiveState, reconnect } from "../api/live";
 import type { ServerInfo } from "../api/schema";
 import { forgetKept } from "./kept";
-import { Palette } from "./Palette";
+import { type Opened, Palette } from "./Palette";
+import { PAGES, type PageEntry, pagesFor } from "./pages";
 import { SessionContext } from "./session";
 import { setTheme, type Theme, useTheme } from "./theme";
 import { useTitle } from "./title";
 import { Toasts, toastError } from "./toasts";
 import "../styles/shell.css";
 
-const GROUPS = [
-  [
-    "",
-    [
-      ["/", "Overview"],
-      ["/tasks", "Runs"],
-      ["/train", "Fine-tune"],
-      ["/new", "New run"],
-    ],
-  ],
-  [
-    "Data and models",
-    [
-      ["/datasets", "Datasets"],
-      ["/playground", "Playground"],
-    ],
-  ],
-  [
-    "Long-running",
-    [
-      ["/federations", "Federations"],
-      ["/campaigns", "Campaigns"],
-    ],
-  ],
-  [
-    "Server",
-    [
-      ["/workers", "Workers"],
-      ["/settings", "Settings"],
-    ],
-  ],
-] as const;
 /** On a phone, these are at the bottom; the menu has all pages. */
-const FIRST = [
-  ["/", "Overview"],
-  ["/tasks", "Runs"],
-  ["/train", "Fine-tune"],
-  ["/workers", "Workers"],
-] as const;
+const FIRST: readonly string[] = ["/", "/tasks", "/train", "/workers"];
+const BACK_SHOWN_MS = 4000;
 
 export function Shell({ info }: { info: ServerInfo }) {
   const client = useQueryClient();
   useEffect(() => follow(client), [client]);
   const mayChange = info.role === "admin" || info.role === "member";
   const menu = useMenu();
+  const [opened, setOpened] = useState<Opened>(null);
   usePageTitle();
-  const shown = ([to]: readonly [string, string]) => (to !== "/new" && to !== "/train") || mayChange;
+  const pages = pagesFor(mayChange);
+  const groups = [...new Set(pages.map((page) => page.group))];
   return (
     <SessionContext value={{ info, mayChange, isAdmin: info.role === "admin" }}>
       <a className="skip button" href="#main">
@@ -72,20 +40,22 @@ export function Shell({ info }: { info: ServerInfo }) {
             Tunefleet
           </Link>
           <nav aria-label="Pages">
-            {GROUPS.map(([title, pages]) => (
+            {groups.map((title) => (
               <div key={title} className="group">
                 {title && <p>{title}</p>}
                 <ul aria-label={title || undefined}>
-                  {pages.filter(shown).map(([to, name]) => (
-                    <li key={to}>
-                      <PageLink to={to} name={name} />
-                    </li>
-                  ))}
+                  {pages
+                    .filter((page) => page.group === title)
+                    .map((page) => (
+                      <li key={page.to}>
+                        <PageLink page={page} />
+                      </li>
+                    ))}
                 </ul>
               </div>
             ))}
           </nav>
-          <Foot info={info} />
+          <Foot info={info} onKeys={() => setOpened("keys")} />
         </div>
         <main id="main" className="main" tabIndex={-1}>
           <Connection />
@@ -93,16 +63,19 @@ export function Shell({ info }: { info: ServerInfo }) {
         </main>
         <div className="bottom">
           <nav aria-label="Most used pages">
-            {FIRST.filter(shown).map(([to, name]) => (
-              <PageLink key={to} to={to} name={name} />
-            ))}
+            {pages
+              .filter((page) => FIRST.includes(page.to))
+              .map((page) => (
+                <PageLink key={page.to} page={page} />
+              ))}
             <button type="button" aria-expanded={menu.open} aria-controls="menu" onClick={menu.toggle}>
+              <Menu aria-hidden="true" />
               Menu
             </button>
           </nav>
         </div>
       </div>
-      <Palette />
+      <Palette opened={opened} onOpen={setOpened} />
       <Toasts />
     </SessionContext>
   );
@@ -111,13 +84,13 @@ export function Shell({ info }: { info: ServerInfo }) {
 /** Pages with a name of their own, such as that of a run, set it themselves. */
 function usePageTitle(): void {
   const { pathname } = useLocation();
-  const page = GROUPS.flatMap(([, pages]) => [...pages]).find(([to]) => to === pathname);
-  useTitle(page?.[1]);
+  useTitle(PAGES.find(({ to }) => to === pathname)?.name);
 }
 
-function PageLink({ to, name }: { to: (typeof GROUPS)[number][1][number][0]; name: string }) {
+function PageLink({ page: { to, name, icon: Icon } }: { page: PageEntry }) {
   return (
     <Link to={to} activeOptions={{ exact: to === "/", includeSearch: false }}>
+      <Icon aria-hidden="true" />
       {name}
     </Link>
   );
@@ -138,7 +111,7 @@ function useMenu() {
   return { open, toggle: () => setOpen(!open) };
 }
 
-function Foot({ info }: { info: ServerInfo }) {
+function Foot({ info, onKeys }: { info: ServerInfo; onKeys: () => void }) {
   const client = useQueryClient();
   const theme = useTheme();
   const leave = async () => {
@@ -161,15 +134,37 @@ function Foot({ info }: { info: ServerInfo }) {
         <option value="light">Light</option>
         <option value="dark">Dark</option>
       </select>
-      <button type="button" onClick={() => void leave()}>
-        Log out
-      </button>
+      <div className="row tight">
+        <button type="button" className="grow" onClick={() => void leave()}>
+          Log out
+        </button>
+        <button
+          type="button"
+          className="hide-phone"
+          aria-label="Keyboard shortcuts"
+          title="Keyboard shortcuts (?)"
+          onClick={onKeys}
+        >
+          <Keyboard aria-hidden="true" />
+        </button>
+      </div>
     </div>
   );
 }
 
+/** A lost connection, then its return. */
 function Connection() {
   const state = useSyncExternalStore(onLiveState, liveState);
+  const [back, setBack] = useState(false);
+  const before = useRef(state);
+  useEffect(() => {
+    const returned = before.current === "lost" && state === "open";
+    before.current = state;
+    setBack(returned);
+    if (!returned) return;
+    const timer = window.setTimeout(() => setBack(false), BACK_SHOWN_MS);
+    return () => window.clearTimeout(timer);
+  }, [state]);
   if (state === "outdated")
     return (
       <div className="banner row between" role="alert">
@@ -179,10 +174,19 @@ function Connection() {
         </button>
       </div>
     );
-  if (state !== "lost") return null;
+  if (state === "lost")
+    return (
+      <div className="banner row between" role="alert">
+        <span>Connection to the server lost. Runs continue; this page may be out of date. Reconnecting …</span>
+        <button type="button" onClick={reconnect}>
+          Reconnect now
+        </button>
+      </div>
+    );
+  if (!back) return null;
   return (
-    <div className="banner" role="alert">
-      Connection to the server lost. The page may be out of date; it reconnects automatically.
+    <div className="banner good" role="status">
+      Connected again. The page is up to date.
     </div>
   );
 }

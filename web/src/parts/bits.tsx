@@ -1,8 +1,9 @@
 /** Small shared components. */
 import { Link } from "@tanstack/react-router";
-import { type ReactNode, useEffect, useRef } from "react";
+import { type ReactNode, type RefObject, useEffect, useRef, useState } from "react";
 import type { ProgressView } from "../api/schema";
 import { ago, duration, localTime, number, percent, utcTime } from "../lib/format";
+import type { Change } from "../lib/result";
 import { plain } from "../lib/words";
 import { useNow } from "./clock";
 import { useCopy } from "./copying";
@@ -44,7 +45,7 @@ export function Bar({ value, label, tone }: { value: number; label: string; tone
   );
 }
 
-/** Phase, step, time left: one line over a thin bar. */
+/** Phase, share, step, time left: one line over a thin bar. */
 export function Progress({ progress, compact }: { progress: ProgressView | null | undefined; compact?: boolean }) {
   if (!progress) return null;
   const share = percent(progress.step ?? 0, progress.max_steps ?? 0);
@@ -54,9 +55,13 @@ export function Progress({ progress, compact }: { progress: ProgressView | null 
         <span>
           {progress.phase}
           {!!progress.max_steps && (
-            <span className="num muted">
+            <span className="num">
               {" "}
-              {number(progress.step)} / {number(progress.max_steps)}
+              {Math.floor(share)} %
+              <span className="muted">
+                {" "}
+                · {number(progress.step)} / {number(progress.max_steps)}
+              </span>
             </span>
           )}
         </span>
@@ -98,6 +103,27 @@ export function TaskLink({ id, name }: { id: string; name?: string }) {
   return (
     <Link to="/tasks/$taskId" params={{ taskId: id }} className="strong">
       {name ?? id}
+    </Link>
+  );
+}
+
+/** A relative change, such as `−37.2 %`. */
+export function Gain({ change: { percent }, good }: { change: Change; good: boolean }) {
+  if (percent === null) return null;
+  return (
+    <span className={good ? "small gain" : "small loss-of"}>
+      {percent > 0 ? "+" : "−"}
+      {Math.abs(percent).toFixed(1)} %
+    </span>
+  );
+}
+
+/** A link to a page of the documentation, such as `how-to/join-a-worker`. */
+export function DocsLink({ page, children = "Learn more" }: { page: string; children?: ReactNode }) {
+  const [name, hash] = page.split("#");
+  return (
+    <Link to="/docs/$" params={{ _splat: name }} hash={hash} className="docs-link">
+      {children}
     </Link>
   );
 }
@@ -189,27 +215,54 @@ export function Tabs<T extends string>({
       document.getElementById(`tab-${next[0]}`)?.focus();
     }
   };
+  const list = useRef<HTMLDivElement>(null);
+  const hidden = useHidden(list);
   return (
-    <div className="tabs" role="tablist">
-      {tabs.map(([id, label]) => (
-        <button
-          key={id}
-          id={`tab-${id}`}
-          type="button"
-          role="tab"
-          aria-selected={id === chosen}
-          tabIndex={id === chosen ? 0 : -1}
-          onClick={() => onChoose(id)}
-          onKeyDown={(event) => {
-            if (event.key === "ArrowRight") step(1);
-            if (event.key === "ArrowLeft") step(-1);
-          }}
-        >
-          {label}
-        </button>
-      ))}
+    <div className={`tabs-box ${hidden}`}>
+      <div className="tabs" role="tablist" ref={list}>
+        {tabs.map(([id, label]) => (
+          <button
+            key={id}
+            id={`tab-${id}`}
+            type="button"
+            role="tab"
+            aria-selected={id === chosen}
+            tabIndex={id === chosen ? 0 : -1}
+            onClick={() => onChoose(id)}
+            onKeyDown={(event) => {
+              if (event.key === "ArrowRight") step(1);
+              if (event.key === "ArrowLeft") step(-1);
+            }}
+          >
+            {label}
+          </button>
+        ))}
+      </div>
     </div>
   );
+}
+
+/** On which sides a row is scrolled out of sight: a hint is drawn there. */
+function useHidden(row: RefObject<HTMLElement | null>): string {
+  const [hidden, setHidden] = useState("");
+  useEffect(() => {
+    const element = row.current;
+    if (!element) return;
+    const look = () => {
+      const { scrollLeft, scrollWidth, clientWidth } = element;
+      const sides = [scrollLeft > 1 && "more-left", scrollLeft + clientWidth < scrollWidth - 1 && "more-right"];
+      setHidden(sides.filter(Boolean).join(" "));
+    };
+    const watch = new ResizeObserver(look);
+    watch.observe(element);
+    element.addEventListener("scroll", look, { passive: true });
+    element.querySelector("[aria-selected=true]")?.scrollIntoView({ block: "nearest", inline: "nearest" });
+    return () => {
+      watch.disconnect();
+      element.removeEventListener("scroll", look);
+    };
+  }, [row]);
+  return hidden;
 }
 
 /** A small line without axes. */

@@ -24,7 +24,7 @@ export function Empty({ title, children }: { title: string; children?: ReactNode
 }
 
 /** Note at the end of a truncated list. */
-export function Cut({ more, children }: { more: boolean; children: ReactNode }) {
+export function Cut({ more, children }: { more: boolean; children?: ReactNode }) {
   return more && <p className="muted small">Only the newest are shown. {children}</p>;
 }
 

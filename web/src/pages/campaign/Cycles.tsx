@@ -12,14 +12,25 @@ import { interval } from "../../parts/Plot";
 const SHOWN = 24;
 const TONES: Record<string, string> = { completed: "good", running: "busy", failed: "bad", abandoned: "weak" };
 
-export function Cycles({ cycles, chosen }: { cycles: readonly CycleView[]; chosen: number | undefined }) {
+/** `live`: the time axis reaches to now. */
+export function Cycles({
+  cycles,
+  chosen,
+  live,
+}: {
+  cycles: readonly CycleView[];
+  chosen: number | undefined;
+  live: boolean;
+}) {
+  const now = useNow();
   const shown = cycles.slice(0, SHOWN).reverse();
   const steps = shown.flatMap((each) => each.steps.map((step) => step.finished_at ?? step.begun_at));
-  const span = spanOf([...shown.flatMap((each) => [each.opened_at, each.finished_at]), ...steps]);
+  const times = [...shown.flatMap((each) => [each.opened_at, each.finished_at]), ...steps];
+  const span = spanOf(times, live ? now : undefined);
   return (
     <div className="stack">
       {span && (
-        <Lanes span={span} label="Cycle timeline">
+        <Lanes span={span} label="Cycle timeline" live={live}>
           <Lane name="cycle" tall>
             {shown.map((each) => (
               <Band key={each.number} cycle={each} span={span} chosen={each.number === chosen} />

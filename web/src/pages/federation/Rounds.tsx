@@ -4,6 +4,7 @@ import type { RoundView, UpdateView } from "../../api/schema";
 import { localTime, number } from "../../lib/format";
 import { bandOf, placeOf, type Span, spanOf } from "../../lib/span";
 import { plain } from "../../lib/words";
+import { useNow } from "../../parts/clock";
 import { Lane, Lanes } from "../../parts/Lanes";
 
 const SHOWN = 16;
@@ -24,24 +25,28 @@ export function Rounds({
   rounds,
   updates,
   version,
+  live,
 }: {
   rounds: readonly RoundView[];
   updates: readonly UpdateView[];
   version: number | undefined;
+  /** The time axis reaches to now. */
+  live: boolean;
 }) {
+  const now = useNow();
   const shown = rounds.slice(0, SHOWN).reverse();
   const since = Date.parse(shown[0]?.opened_at ?? "");
   const inside = updates.filter((each) => Date.parse(each.created_at) >= since);
-  const span = spanOf([
-    ...shown.flatMap((each) => [each.opened_at, each.finished_at]),
-    ...inside.map((each) => each.created_at),
-  ]);
+  const span = spanOf(
+    [...shown.flatMap((each) => [each.opened_at, each.finished_at]), ...inside.map((each) => each.created_at)],
+    live ? now : undefined,
+  );
   if (!span) return null;
   const workers = [...new Set(inside.map((each) => each.worker))];
   const named = workers.slice(0, WORKERS).sort();
   return (
     <>
-      <Lanes span={span} label="Round timeline">
+      <Lanes span={span} label="Round timeline" live={live}>
         <Lane name="round" tall>
           {shown.map((each) => (
             <Band

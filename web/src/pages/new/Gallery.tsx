@@ -3,6 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { examplesQuery } from "../../api/queries_data";
 import { firstSentence, titleOf } from "../../lib/gallery";
+import { DocsLink } from "../../parts/bits";
 import { Answer } from "../../parts/states";
 
 export function Gallery() {
@@ -11,10 +12,13 @@ export function Gallery() {
   const examples = useQuery(examplesQuery);
   return (
     <div className="page">
-      <h1>New run {worker && <span className="muted">· on {worker}</span>}</h1>
+      <div className="row between">
+        <h1>New run {worker && <span className="muted">· on {worker}</span>}</h1>
+        <DocsLink page="how-to/workflows">About workflow files</DocsLink>
+      </div>
       <p className="muted">
-        Start with an example and edit it before you submit. Most examples run without changes, with a built-in model and
-        dataset.
+        Start with an example and edit it before you submit. Most examples run without changes, with a built-in model
+        and dataset.
       </p>
       <Answer query={examples} rows={6}>
         {(found) => (

@@ -5,7 +5,7 @@ import { api, ask } from "../../api/client";
 import { channelsQuery, noticesQuery } from "../../api/queries_server";
 import type { ChannelTestReply, ChannelView, NotificationView } from "../../api/schema";
 import { plain } from "../../lib/words";
-import { Confirm, Panel, Status, TaskLink, Time } from "../../parts/bits";
+import { Confirm, DocsLink, Panel, Status, TaskLink, Time } from "../../parts/bits";
 import { useSession } from "../../parts/session";
 import { Answer, Empty } from "../../parts/states";
 import { toast } from "../../parts/toasts";
@@ -21,11 +21,14 @@ export function Notifications() {
       <Panel
         title="Notifications"
         actions={
-          mayChange && (
-            <button type="button" aria-expanded={adding} onClick={() => setAdding(!adding)}>
-              Add channel
-            </button>
-          )
+          <>
+            <DocsLink page="how-to/notifications" />
+            {mayChange && (
+              <button type="button" aria-expanded={adding} onClick={() => setAdding(!adding)}>
+                Add channel
+              </button>
+            )}
+          </>
         }
         flush
       >
@@ -34,7 +37,7 @@ export function Notifications() {
           {({ items }) =>
             items.length === 0 ? (
               <Empty title="No notification channels yet">
-                Add a webhook, Slack, Discord or e-mail channel to get notified when tasks end, fail or stall.
+                Get notified on Slack, Discord, by e-mail or webhook when runs end, fail or stall.
               </Empty>
             ) : (
               <table>

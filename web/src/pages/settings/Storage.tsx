@@ -5,7 +5,7 @@ import { api, ask } from "../../api/client";
 import { storageQuery } from "../../api/queries_server";
 import type { PruneReply, StorageUse, StorageView } from "../../api/schema";
 import { bytes, number, percent } from "../../lib/format";
-import { Confirm, Copyable, Panel, Time } from "../../parts/bits";
+import { Confirm, Panel, Time } from "../../parts/bits";
 import { useSession } from "../../parts/session";
 import { Answer } from "../../parts/states";
 import { toast } from "../../parts/toasts";
@@ -78,7 +78,9 @@ function Shown({ view }: { view: StorageView }) {
                     : WORDS[use.kind][1]}
                 </div>
               </td>
-              <td className="num muted small hide-phone">{number(use.files)} files</td>
+              <td className="num muted small hide-phone">
+                {number(use.files)} {use.files === 1 ? "file" : "files"}
+              </td>
               <td className="num">{bytes(use.size_bytes)}</td>
             </tr>
           ))}
@@ -117,7 +119,7 @@ function Prune() {
     <div className="prune">
       <div className="row tight">
         <label className="row tight small">
-          Ended more than
+          Remove runs that ended more than
           <select value={days} onChange={(event) => setDays(Number(event.target.value))}>
             {AGES.map(([each, words]) => (
               <option key={each} value={each}>
@@ -131,7 +133,6 @@ function Prune() {
           Preview
         </button>
       </div>
-      <Copyable text={`tunefleet prune --older-than ${days}d`} />
       {found && (
         <Confirm
           title={`Remove data older than ${age}?`}

@@ -3,14 +3,14 @@ import { useQuery } from "@tanstack/react-query";
 import { workersQuery } from "../../api/queries";
 import { serverQuery } from "../../api/queries_server";
 import type { ServerView } from "../../api/schema";
-import { Panel } from "../../parts/bits";
+import { DocsLink, Panel } from "../../parts/bits";
 import { WorkerLink } from "../../parts/Fleet";
 import { Answer } from "../../parts/states";
 
 export function Versions() {
   const server = useQuery(serverQuery);
   return (
-    <Panel title="Versions">
+    <Panel title="Versions" actions={<DocsLink page="how-to/upgrade">Upgrade</DocsLink>}>
       <Answer query={server} rows={4}>
         {(found) => <Shown server={found} />}
       </Answer>

@@ -3,7 +3,7 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";
 import { api, ask } from "../../api/client";
-import { commandsQuery } from "../../api/queries";
+import { checkpointsQuery, commandsQuery, workersQuery } from "../../api/queries";
 import type { CommandView, TaskAnswer } from "../../api/schema";
 import { number } from "../../lib/format";
 import { COMMANDS, isFinal, isTraining } from "../../lib/words";
@@ -60,6 +60,14 @@ function Buttons({ task }: { task: TaskAnswer }) {
     onSettled: refresh,
   });
 
+  const refusal = useRefusal(task);
+  const order = (name: string, busy = command.isPending) => ({
+    type: "button" as const,
+    disabled: busy || refusal(name) !== undefined,
+    title: refusal(name),
+  });
+  const checkpoints = useQuery({ ...checkpointsQuery(task.id), enabled: isFinal(task.status) });
+  const nothing = checkpoints.data?.length === 0 ? "There is no checkpoint to resume from" : undefined;
   const live = mine && task.status === "running" && task.desired === "run";
   const training = isTraining(task.kind);
   const final = isFinal(task.status);
@@ -67,35 +75,28 @@ function Buttons({ task }: { task: TaskAnswer }) {
     <div className="controls" role="toolbar" aria-label="Controls">
       {live && (
         <>
-          <button type="button" onClick={() => move.mutate("pause")} disabled={move.isPending}>
+          <button {...order("pause", move.isPending)} onClick={() => move.mutate("pause")}>
             Pause
           </button>
-          <button
-            type="button"
-            onClick={() => command.mutate({ command: "save_checkpoint" })}
-            disabled={command.isPending}
-          >
+          <button {...order("save_checkpoint")} onClick={() => command.mutate({ command: "save_checkpoint" })}>
             Save checkpoint
           </button>
           {training && (
             <>
-              <button
-                type="button"
-                onClick={() => command.mutate({ command: "evaluate" })}
-                disabled={command.isPending}
-              >
+              <button {...order("evaluate")} onClick={() => command.mutate({ command: "evaluate" })}>
                 Evaluate
               </button>
               <Rate
                 busy={command.isPending}
+                refusal={refusal("set")}
                 onSet={(learning_rate) => command.mutate({ command: "set", data: { learning_rate } })}
               />
-              <button type="button" onClick={() => setAsking("stop")}>
+              <button {...order("save_and_stop", stop.isPending)} onClick={() => setAsking("stop")}>
                 Stop and keep
               </button>
             </>
           )}
-          <button type="button" className="danger" onClick={() => setAsking("abort")}>
+          <button {...order("abort")} className="danger" onClick={() => setAsking("abort")}>
             Discard
           </button>
         </>
@@ -111,7 +112,12 @@ function Buttons({ task }: { task: TaskAnswer }) {
         </button>
       )}
       {mine && final && training && task.reason !== "finished" && (
-        <button type="button" onClick={() => again.mutate("resume")} disabled={again.isPending}>
+        <button
+          type="button"
+          onClick={() => again.mutate("resume")}
+          disabled={again.isPending || nothing !== undefined}
+          title={nothing}
+        >
           Resume
         </button>
       )}
@@ -159,7 +165,19 @@ function Buttons({ task }: { task: TaskAnswer }) {
   );
 }
 
-function Rate({ busy, onSet }: { busy: boolean; onSet: (rate: number) => void }) {
+/** Why the server would refuse a command to this task; `undefined` if it would not. */
+function useRefusal(task: TaskAnswer): (command: string) => string | undefined {
+  const worker = useQuery(workersQuery).data?.items.find((each) => each.id === task.worker_id);
+  const supported = worker?.capabilities.executors.find((each) => each.kind === task.kind)?.heeds;
+  return (command) => {
+    if (task.worker_id === null) return "Shards run on several workers; they can only be cancelled";
+    if (task.merged_into) return `It runs as a part of ${task.merged_into}; it can only be cancelled`;
+    if (supported && !supported.includes(command)) return `Runs of type ${task.kind} do not support this`;
+    return undefined;
+  };
+}
+
+function Rate({ busy, refusal, onSet }: { busy: boolean; refusal: string | undefined; onSet: (rate: number) => void }) {
   const [text, setText] = useState("");
   const rate = Number(text);
   const good = text !== "" && Number.isFinite(rate) && rate > 0;
@@ -178,8 +196,9 @@ function Rate({ busy, onSet }: { busy: boolean; onSet: (rate: number) => void })
         value={text}
         onChange={(event) => setText(event.target.value)}
         aria-invalid={text !== "" && !good}
+        disabled={refusal !== undefined}
       />
-      <button type="submit" disabled={!good || busy}>
+      <button type="submit" disabled={!good || busy || refusal !== undefined} title={refusal}>
         Set
       </button>
     </form>

@@ -34,6 +34,8 @@ export function Files({ task }: { task: TaskAnswer }) {
     },
   });
   const mayResume = mine && (task.status === "paused" || isFinal(task.status));
+  /** Nothing is left to train after this step. */
+  const end = (task.status === "completed" && task.progress?.max_steps) || Number.POSITIVE_INFINITY;
   return (
     <div className="stack">
       <Panel title="Checkpoints" flush>
@@ -82,7 +84,12 @@ export function Files({ task }: { task: TaskAnswer }) {
                               <button
                                 type="button"
                                 className="quiet"
-                                disabled={resume.isPending}
+                                disabled={resume.isPending || each.step >= end}
+                                title={
+                                  each.step >= end
+                                    ? "The run is complete at this step; clone it to train longer"
+                                    : undefined
+                                }
                                 onClick={() => resume.mutate(each.step)}
                               >
                                 Resume from here

@@ -1,11 +1,13 @@
-/** Attempts and events of a task. */
+/** The attempts of a task, each with its events. */
 import { useQuery } from "@tanstack/react-query";
-import { useState } from "react";
 import { taskEventsQuery } from "../../api/queries";
-import type { EventView, TaskAnswer } from "../../api/schema";
-import { bytes, number } from "../../lib/format";
+import type { AttemptView, EventView, TaskAnswer } from "../../api/schema";
+import { bytes, duration, number } from "../../lib/format";
+import { type AttemptEvents, byAttempt } from "../../lib/history";
 import { plain } from "../../lib/words";
 import { Panel, Status, Time } from "../../parts/bits";
+import { useNow } from "../../parts/clock";
+import { WorkerLink } from "../../parts/Fleet";
 import { Answer, Empty } from "../../parts/states";
 
 const STATES: Record<string, string> = {
@@ -14,95 +16,125 @@ const STATES: Record<string, string> = {
   finished: "completed",
   void: "skipped",
 };
-
-const SHOWN = 500;
+/** Older entries of an attempt are folded. */
+const SHOWN = 50;
 
 export function History({ task }: { task: TaskAnswer }) {
   const events = useQuery(taskEventsQuery(task.id));
-  const [most, setMost] = useState(SHOWN);
   return (
-    <div className="stack">
-      <Panel title="Attempts" flush>
-        {(task.attempt_list ?? []).length === 0 ? (
-          <Empty title="No attempts yet" />
+    <Answer query={events}>
+      {(found) => {
+        const groups = byAttempt(task.attempt_list ?? [], found);
+        return groups.length === 0 ? (
+          <Empty title="No events yet">Attempts and events appear here once the run is queued.</Empty>
         ) : (
-          <table>
-            <thead>
-              <tr>
-                <th className="num">#</th>
-                <th>Worker</th>
-                <th>State</th>
-                <th>Started</th>
-                <th className="hide-phone">Ended</th>
-                <th>Outcome</th>
-              </tr>
-            </thead>
-            <tbody>
-              {(task.attempt_list ?? []).map((each) => (
-                <tr key={each.number}>
-                  <td className="num">{each.number}</td>
-                  <td>{(each.nodes ?? []).map((node) => node.worker_id).join(", ") || each.worker_id}</td>
-                  <td>
-                    <Status status={STATES[each.state] ?? each.state} note={each.state} />
-                  </td>
-                  <td className="muted">
-                    <Time at={each.accepted_at ?? each.offered_at} />
-                  </td>
-                  <td className="muted hide-phone">
-                    <Time at={each.finished_at} />
-                  </td>
-                  <td className="muted">{each.error ?? plain(each.reason)}</td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        )}
-      </Panel>
-      <Panel title="Events">
-        <Answer query={events}>
-          {(found) => (
-            <ul className="timeline">
-              {found
-                .slice(-most)
-                .reverse()
-                .map((event) => (
-                  <li key={event.id}>
-                    <span className="muted small">
-                      <Time at={event.at} />
-                    </span>
-                    <span>
-                      {told(event)} <span className="muted small">{event.worker_id}</span>
-                    </span>
-                  </li>
-                ))}
-              {found.length > most && (
-                <li>
-                  <button type="button" onClick={() => setMost(most + SHOWN)}>
-                    {number(found.length - most)} earlier
-                  </button>
-                </li>
-              )}
-            </ul>
-          )}
-        </Answer>
-      </Panel>
-    </div>
+          <div className="stack">
+            {groups.map((group) => (
+              <Group key={group.attempt?.number ?? "before"} group={group} />
+            ))}
+          </div>
+        );
+      }}
+    </Answer>
   );
 }
 
-function told(event: EventView): string {
-  const data = event.data ?? {};
-  const word = (name: string) =>
-    typeof data[name] === "string" || typeof data[name] === "number" ? String(data[name]) : "";
-  if (event.kind === "task.message") return word("message");
-  if (event.kind.startsWith("checkpoint.")) {
-    const size = typeof data.size_bytes === "number" ? `, ${bytes(data.size_bytes)}` : "";
-    return `Checkpoint ${event.kind.slice("checkpoint.".length)}: ${word("name")}${size}`;
-  }
-  const reason = plain(word("reason"));
-  const what = plain(event.kind.slice(event.kind.indexOf(".") + 1));
-  const detail = [reason !== what && reason, word("name"), word("command"), word("state"), word("error")].filter(
-    Boolean,
+function Group({ group: { attempt, entries } }: { group: AttemptEvents }) {
+  return (
+    <Panel
+      title={attempt ? <>Attempt {attempt.number}</> : "Before the first attempt"}
+      actions={attempt && <Summary attempt={attempt} />}
+    >
+      {attempt?.error && <div className="fault wrap">{attempt.error}</div>}
+      {entries.length === 0 && <div className="muted">No events</div>}
+      <Entries entries={entries.slice(0, SHOWN)} />
+      {entries.length > SHOWN && (
+        <details>
+          <summary>{number(entries.length - SHOWN)} earlier events</summary>
+          <Entries entries={entries.slice(SHOWN)} />
+        </details>
+      )}
+    </Panel>
   );
+}
+
+function Summary({ attempt }: { attempt: AttemptView }) {
+  const nodes = (attempt.nodes ?? []).map((node) => node.worker_id);
+  return (
+    <span className="row muted small facts-line">
+      <Status status={stateOf(attempt)} note={attempt.reason ? plain(attempt.reason) : attempt.state} />
+      <span>
+        on{" "}
+        {(nodes.length ? nodes : [attempt.worker_id]).map((id, at) => (
+          <span key={id}>
+            {at > 0 && ", "}
+            <WorkerLink id={id} plain />
+          </span>
+        ))}
+      </span>
+      <span className="nowrap">
+        <Time at={attempt.accepted_at ?? attempt.offered_at} />
+      </span>
+      <Took attempt={attempt} />
+    </span>
+  );
+}
+
+function stateOf(attempt: AttemptView): string {
+  if (attempt.state === "finished" && attempt.error) return "failed";
+  return STATES[attempt.state] ?? attempt.state;
+}
+
+function Took({ attempt }: { attempt: AttemptView }) {
+  const now = useNow();
+  if (!attempt.accepted_at) return null;
+  const until = attempt.finished_at ? Date.parse(attempt.finished_at) : now;
+  return <span className="num nowrap">{duration((until - Date.parse(attempt.accepted_at)) / 1000)}</span>;
+}
+
+function Entries({ entries }: { entries: readonly EventView[][] }) {
+  return (
+    <ul className="timeline">
+      {entries.map((events) => {
+        const last = events.at(-1);
+        return (
+          last && (
+            <li key={last.id}>
+              <span className="muted small num">
+                <Time at={last.at} />
+              </span>
+              {events.length === 1 ? (
+                <span>{told(last)}</span>
+              ) : (
+                <details>
+                  <summary>
+                    {number(events.length)} checkpoints, latest {word(last, "name")}
+                  </summary>
+                  <Entries entries={[...events].reverse().map((each) => [each])} />
+                </details>
+              )}
+            </li>
+          )
+        );
+      })}
+    </ul>
+  );
+}
+
+function word({ data }: EventView, name: string): string {
+  const value = data?.[name];
+  return typeof value === "string" || typeof value === "number" ? String(value) : "";
+}
+
+function told(event: EventView): string {
+  const of = (name: string) => word(event, name);
+  if (event.kind === "task.message") return of("message");
+  if (event.kind.startsWith("checkpoint.")) {
+    const size = typeof event.data?.size_bytes === "number" ? `, ${bytes(event.data.size_bytes)}` : "";
+    return `Checkpoint ${event.kind.slice("checkpoint.".length)}: ${of("name")}${size}`;
+  }
+  const reason = plain(of("reason"));
+  const what = plain(event.kind.slice(event.kind.indexOf(".") + 1));
+  const detail = [reason !== what && reason, of("name"), of("command"), of("state"), of("error")].filter(Boolean);
   return `${what.charAt(0).toUpperCase()}${what.slice(1)}${detail.length ? ` · ${detail.join(" · ")}` : ""}`;
 }

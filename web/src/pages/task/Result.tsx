@@ -7,7 +7,7 @@ import type { TaskAnswer } from "../../api/schema";
 import { bytes, duration, number } from "../../lib/format";
 import { questionOf } from "../../lib/prompt";
 import { type Change, changeOf, type TrainingResult } from "../../lib/result";
-import { Panel } from "../../parts/bits";
+import { Gain, Panel } from "../../parts/bits";
 import { ModelActions } from "../models/Actions";
 import { saveCard } from "./share";
 
@@ -70,12 +70,7 @@ function Big({
       <strong className="num big">
         {shown(change.before)} → {shown(change.after)}
       </strong>
-      {change.percent !== null && (
-        <span className={good ? "small gain" : "small loss-of"}>
-          {change.percent > 0 ? "+" : "−"}
-          {Math.abs(change.percent).toFixed(1)}%
-        </span>
-      )}
+      <Gain change={change} good={good} />
     </div>
   );
 }

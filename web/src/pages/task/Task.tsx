@@ -5,7 +5,7 @@ import { otherSeriesQuery, taskQuery, whyQuery } from "../../api/queries";
 import type { TaskAnswer } from "../../api/schema";
 import { duration, number, percent, ranSeconds } from "../../lib/format";
 import { isFinal, isTraining, plain } from "../../lib/words";
-import { Id, Panel, Progress, Status, Tabs, Time } from "../../parts/bits";
+import { DocsLink, Id, Panel, Progress, Status, Tabs, Time } from "../../parts/bits";
 import { useCanonical } from "../../parts/canonical";
 import { useNow } from "../../parts/clock";
 import { Answer, Loading } from "../../parts/states";
@@ -192,6 +192,7 @@ function Fault({ task }: { task: TaskAnswer }) {
           {task.status === "failed" ? "Failed" : "Last error"}
           {task.reason && <span className="muted"> · {plain(task.reason)}</span>}
         </h2>
+        <DocsLink page="how-to/debug-a-failed-workflow">How to debug</DocsLink>
       </header>
       <div className="body stack">
         <div>{task.error}</div>

@@ -15,41 +15,36 @@ export function Invite() {
     mutationFn: () => ask(api.POST("/api/v1/invitations", { body: asked(wanted.name, wanted.tags) })),
     onSuccess: () => setWanted(EMPTY),
   });
-  if (!isAdmin)
-    return (
-      <div className="muted small">
-        An administrator can create the command here or with <code>tunefleet workers invite</code>.
-      </div>
-    );
+  if (!isAdmin) return <div className="muted">An administrator can create the command here.</div>;
   const submit = (event: FormEvent) => {
     event.preventDefault();
     invite.mutate();
   };
   return (
-    <div className="lead">
+    <div className="stack tight">
       {invite.data && (
         <Secret title="Run this on the machine" secret={invite.data.command} onDone={() => invite.reset()} />
       )}
       <form className="line-form" aria-label="New invitation" onSubmit={submit}>
         <label>
-          Worker name
+          Worker name (optional)
           <input
             value={wanted.name}
             pattern={NAME}
-            placeholder="automatic"
+            placeholder="from the hostname"
             onChange={(event) => setWanted({ ...wanted, name: event.target.value })}
           />
         </label>
         <label>
-          Tags
+          Tags (optional)
           <input
             value={wanted.tags}
-            placeholder="automatic"
+            placeholder="lab, a100"
             onChange={(event) => setWanted({ ...wanted, tags: event.target.value })}
           />
         </label>
         <button type="submit" disabled={invite.isPending}>
-          Create invitation
+          Create command
         </button>
       </form>
     </div>

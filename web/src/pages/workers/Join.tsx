@@ -1,7 +1,7 @@
 /** Commands to join a machine. */
 import { Link } from "@tanstack/react-router";
 import { type ReactNode, useState } from "react";
-import { Copyable, Panel, Tabs } from "../../parts/bits";
+import { Copyable, DocsLink, Panel, Tabs } from "../../parts/bits";
 import { useSession } from "../../parts/session";
 import { Invite } from "./Invite";
 
@@ -12,15 +12,29 @@ const WAYS = [
   ["agent", "Training agent"],
 ] as const;
 
+const DOCS: Record<Way, string> = {
+  http: "how-to/join-a-worker",
+  redis: "how-to/secure-redis",
+  agent: "how-to/agent-behind-nat",
+};
+
 export function Join() {
   const [way, setWay] = useState<Way>("http");
   return (
-    <Panel title="Run this on the new machine">
+    <Panel title="Join a machine" actions={<DocsLink page={DOCS[way]} />}>
       <div className="stack">
         <Tabs tabs={WAYS} chosen={way} onChoose={setWay} />
-        <Copyable text={`pip install "$(curl -fsS ${location.origin}/install)"`} />
-        {way === "http" ? <Invite /> : <Copyable text={commands(way, location.origin)} />}
         <div className="muted small">{ABOUT[way]}</div>
+        <ol className="join-steps">
+          <li>
+            <strong>Install Tunefleet on the machine</strong>
+            <Copyable text={`pip install "$(curl -fsS ${location.origin}/install)"`} />
+          </li>
+          <li>
+            <strong>{way === "http" ? "Create a command to join, and run it there" : "Start it there"}</strong>
+            {way === "http" ? <Invite /> : <Copyable text={commands(way, location.origin)} />}
+          </li>
+        </ol>
         <Hint way={way} />
       </div>
     </Panel>
@@ -35,8 +49,8 @@ function commands(way: "redis" | "agent", here: string): string {
 
 const ABOUT: Record<Way, ReactNode> = {
   http:
-    "The command works once and expires after 1 h. After that, start the worker with “tunefleet worker”. The worker " +
-    "opens all connections, so the machine needs no open port and can be behind NAT.",
+    "The worker opens all connections, so the machine needs no open port and can be behind NAT. The command to join " +
+    "works once, within 1 h; later starts need only “tunefleet worker”.",
   redis: "For large fleets. Server and worker connect to the same Redis; files, logs and metrics still use HTTP.",
   agent: "The agent polls for training runs and opens all connections. It restarts with the machine.",
 };
@@ -66,7 +80,7 @@ function Key() {
       ) : (
         "ask an administrator"
       )}
-      , or with <code>tunefleet keys create NAME --role worker</code>.
+      .
     </>
   );
 }

@@ -100,7 +100,7 @@ function Tasks({ worker }: { worker: WorkerView }) {
       title="Runs"
       actions={
         <Link to="/tasks" search={{ worker: worker.id }}>
-          all
+          All
         </Link>
       }
       flush

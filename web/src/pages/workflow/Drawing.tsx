@@ -26,10 +26,12 @@ import { useIsPhone } from "../../parts/phone";
 
 type StageNode = Node<{ task: TaskView; down: boolean }, "stage">;
 type PassingEdge = Edge<{ passed: EdgeView | undefined }, "passing">;
-/** Gap between columns: wider if edges have labels. */
 const NARROW: Form = { width: 210, height: 76, gaps: [56, 18] };
-const WIDE: Form = { ...NARROW, gaps: [170, 18] };
 const PHONE: Form = { ...NARROW, gaps: [110, 18], down: true };
+/** The gap between columns fits the longest label of an edge, within limits; longer ones wrap. */
+const LABEL_GAPS = [130, 280] as const;
+const CHARACTER_PX = 6.4;
+const AROUND_LABEL_PX = 40;
 /** Maximum height; a larger graph is scaled down. */
 const MOST_HEIGHT = 560;
 const nodeTypes = { stage: Stage };
@@ -38,10 +40,11 @@ const edgeTypes = { passing: Passing };
 export function Drawing({ id, tasks }: { id: string; tasks: readonly TaskView[] }) {
   const passed = useQuery(edgesQuery(id)).data;
   const down = useIsPhone();
-  const told = passed?.some((each) => each.artifacts?.length || each.values?.length) === true;
+  const longest = Math.max(0, ...(passed ?? []).map(charactersOf));
+  const told = longest > 0;
   const shape = tasks.map((task) => `${task.id}<${task.depends_on.join()}`).join(";");
   // biome-ignore lint/correctness/useExhaustiveDependencies: the places depend on the shape only
-  const places = useMemo(() => placed(tasks, down ? PHONE : told ? WIDE : NARROW), [shape, told, down]);
+  const places = useMemo(() => placed(tasks, formOf(longest, down)), [shape, longest, down]);
   const height = Math.min(MOST_HEIGHT, Math.max(...places.map((place) => place.y)) + 160);
   const nodes = useMemo(
     () =>
@@ -75,6 +78,24 @@ export function Drawing({ id, tasks }: { id: string; tasks: readonly TaskView[] 
       height={height}
     />
   );
+}
+
+/** Length of the longest line of an edge's label. */
+function charactersOf({ artifacts = [], values = [] }: EdgeView): number {
+  const lines = artifacts.length ? artifacts.flatMap((each) => [each.name, sizeOf(each)]) : values.slice(0, 1);
+  return Math.max(0, ...lines.map((line) => line.length));
+}
+
+function formOf(characters: number, down: boolean): Form {
+  if (down) return PHONE;
+  if (characters === 0) return NARROW;
+  const [least, most] = LABEL_GAPS;
+  const gap = Math.min(most, Math.max(least, characters * CHARACTER_PX + AROUND_LABEL_PX));
+  return { ...NARROW, gaps: [gap, 18] };
+}
+
+function sizeOf({ kind, size_bytes }: { kind: string; size_bytes: number }): string {
+  return `${kind} · ${bytes(size_bytes)}`;
 }
 
 function Stage({ data: { task, down } }: NodeProps<StageNode>) {
@@ -138,9 +159,7 @@ function Passed({ edge: { source, artifacts = [], values = [] } }: { edge: EdgeV
           title={`${artifact.kind}, ${artifact.file_count} files, ${artifact.digest}`}
         >
           {artifact.name}
-          <span className="muted num">
-            {artifact.kind} · {bytes(artifact.size_bytes)}
-          </span>
+          <span className="muted num">{sizeOf(artifact)}</span>
         </Link>
       ))}
       {artifacts.length === 0 && values.length > 0 && (
