@@ -22,10 +22,10 @@ from tunefleet.workloads.common.job import open_task
 from tunefleet.workloads.data.formats import choose
 from tunefleet.workloads.data.preview import described
 from tunefleet.workloads.data.tokenization import Encoder
+from tunefleet.workloads.data_pipeline.conversion import Tokenizers
 from tunefleet.workloads.data_pipeline.inputs import Source
 from tunefleet.workloads.data_pipeline.pipeline import Count, Pipeline
 from tunefleet.workloads.data_pipeline.row_types import Row
-from tunefleet.workloads.data_pipeline.tokenizers import Tokenizers
 from tunefleet.workloads.data_pipeline.writer import write
 
 # Folder for rows that wait for others; deleted at the end.
