@@ -14,7 +14,7 @@ import orjson
 from tunefleet.artifacts.archive import only_folder, unpacked_path
 from tunefleet.errors import DataError
 from tunefleet.spec import DataTaskSpec
-from tunefleet.spec.tasks.data_preview import PreviewSpec
+from tunefleet.spec.tasks.data_task import PreviewSpec
 from tunefleet.trainer_control import JobSession
 from tunefleet.trainer_control.files import write_json
 from tunefleet.workloads.common import base_model

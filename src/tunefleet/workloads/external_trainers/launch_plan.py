@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from tunefleet.errors import InputError
 from tunefleet.spec import LoraSpec, TrainingTaskSpec
-from tunefleet.spec.options.adapter import QuantizationSpec
+from tunefleet.spec.options.model import QuantizationSpec
 from tunefleet.spec.options.trainer import OURS, is_function
 
 # The linear layers of common decoders, for trainers without `all-linear`.

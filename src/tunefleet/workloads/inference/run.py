@@ -20,7 +20,7 @@ from tunefleet.fsutil import write_file
 from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import InferenceTaskSpec
 from tunefleet.spec.expressions.lookup import as_text
-from tunefleet.spec.options.export import ExportField, JsonlExportSpec
+from tunefleet.spec.options.output import ExportField, JsonlExportSpec
 from tunefleet.workloads.common.item_control import ItemControl
 from tunefleet.workloads.common.job import open_task
 from tunefleet.workloads.common.job_secrets import redacted_in
