@@ -38,7 +38,7 @@ from tunefleet.workloads.data.readers import read_path
 from tunefleet.workloads.data.streams import open_file
 from tunefleet.workloads.data.token_cache import TokenCache
 from tunefleet.workloads.data.tokenization import Encoder
-from tunefleet.workloads.training.rows.streaming import SampleStream, StreamPosition, StreamShare, loader, pack
+from tunefleet.workloads.training.streaming import SampleStream, StreamPosition, StreamShare, loader, pack
 
 BATCH = 4
 EARLY, LATE = 2_000, 200_000

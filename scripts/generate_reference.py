@@ -22,8 +22,8 @@ from tunefleet.spec.documents.fault_messages import walk_blocks
 from tunefleet.spec.documents.refused_keys import REFUSED, REFUSED_KINDS
 from tunefleet.spec.documents.stages import MAX_TASKS, GraphSpec, NodeSpec, PipelineSpec
 from tunefleet.spec.documents.workflow import Document
-from tunefleet.spec.expressions.budget import MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, MAX_PLACEHOLDERS
 from tunefleet.spec.expressions.placeholders import MAX_PLACEHOLDER
+from tunefleet.spec.expressions.size_limits import MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, MAX_PLACEHOLDERS
 from tunefleet.spec.tasks.base_task import BaseTaskSpec
 from tunefleet.spec.tasks.task_types import TASK_KINDS
 from tunefleet.spec.text import MAX_VALUES

@@ -131,7 +131,7 @@ class TestRag(JobContract):
     def inputs_of(self, tmp_path: Path) -> Mapping[str, str]:
         required("qdrant_client")
         from tunefleet.workloads.inference.items import Item
-        from tunefleet.workloads.rag.chunking import chunks
+        from tunefleet.workloads.rag.indexer import chunks
         from tunefleet.workloads.rag.vector_db import open_folder
 
         path = tmp_path / "notes"

@@ -18,7 +18,7 @@ import pytest
 from tests.documents.reader import Reader, Scene
 from tests.fakes.authority import Authority
 from tunefleet.cli.server import check_machine, checks
-from tunefleet.cli.server.check_store import Finding
+from tunefleet.cli.server.check_machine import Finding
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -17,8 +17,8 @@ from tunefleet.runtime.secrets.resolver import Redaction
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.settings import ApiSettings, TransferSettings, load
 from tunefleet.spec import ApiTaskSpec, load_task_spec
-from tunefleet.spec.expressions.resolved_size import SizeBudget
-from tunefleet.spec.expressions.template_prompts import to_list
+from tunefleet.spec.expressions.graph_template import to_list
+from tunefleet.spec.expressions.size_limits import SizeBudget
 from tunefleet.spec.tasks.api_and_python import PROMPT, ApiSpec
 
 _CHAT: Final = "/v1/chat/completions"

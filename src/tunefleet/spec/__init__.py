@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from tunefleet.spec.documents.workflow import Workflow, dump_task_spec, load_task_spec, parse_workflow
     from tunefleet.spec.expressions.condition import ConditionSpec, unmet
     from tunefleet.spec.expressions.references import fill_secrets, resolve, secrets_of
-    from tunefleet.spec.options.adapter import LoraSpec, QuantizationSpec
     from tunefleet.spec.options.checkpoint_storage import CheckpointLoadSpec, CheckpointSpec
     from tunefleet.spec.options.data import JsonlSpec, TextShape, TrainingData
     from tunefleet.spec.options.devices import Parallelism
     from tunefleet.spec.options.generation import RewardModelSpec
-    from tunefleet.spec.options.model import ModelSource, ModelSpec, TransformersSpec
+    from tunefleet.spec.options.model import LoraSpec, ModelSource, ModelSpec, QuantizationSpec, TransformersSpec
     from tunefleet.spec.options.output import OutputSpec
     from tunefleet.spec.options.policy import EvaluateSpec, LimitsSpec, PredictionsSpec, RetrySpec, ShardSpec
     from tunefleet.spec.options.preference_data import LabelledData, PairData, PromptRows
@@ -161,7 +160,6 @@ __all__ = [
 _MODULES: Final = {
     name: module
     for module, names in {
-        "options.adapter": "LoraSpec QuantizationSpec",
         "tasks.base_task": "Devices SplittableTaskSpec asked_shards",
         "base": "BUILTIN_PREFIX",
         "options.checkpoint_storage": "CheckpointLoadSpec CheckpointSpec",
@@ -171,7 +169,7 @@ _MODULES: Final = {
         "documents.overrides": "deep_set override_document parse_value",
         "tasks.federated_training": "FederatedTrainingSpec SplitSpec",
         "options.generation": "RewardModelSpec",
-        "options.model": "ModelSource ModelSpec TransformersSpec",
+        "options.model": "LoraSpec ModelSource ModelSpec QuantizationSpec TransformersSpec",
         "documents.nodes": "TaskNode",
         "options.output": "OutputSpec",
         "documents.paths": "Fetch LocalPath fetches local_paths",

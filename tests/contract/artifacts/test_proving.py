@@ -23,7 +23,7 @@ from tests.contract.artifacts.test_stores import (  # noqa: F401 its fixtures
 )
 from tests.integration.s3.gateway import BUCKET, SECRET_KEY, Gateway
 from tunefleet.artifacts import BlobStore, FolderStore
-from tunefleet.cli.server.check_store import artifact_store, prove
+from tunefleet.cli.server.check_machine import artifact_store, prove
 from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.orchestrator.federation import adapter_files
 

@@ -14,8 +14,7 @@ import psutil
 import pytest
 
 from tunefleet.cli.local_cluster import process
-from tunefleet.cli.local_cluster.fork_process import SUPPORTED, Forked
-from tunefleet.cli.local_cluster.process import Child
+from tunefleet.cli.local_cluster.process import SUPPORTED, Child, Forked
 
 pytestmark = pytest.mark.skipif(not SUPPORTED, reason="this system has no fork that can be waited for")
 
@@ -136,7 +135,7 @@ def test_a_wait_ends_in_time(begin: Begin) -> None:
 def test_no_fork_outlives_whoever_asked_for_it(log: Path, environment: dict[str, str]) -> None:
     code = (
         "import os, sys, time\n"
-        "from tunefleet.cli.local_cluster.fork_process import Forked\n"
+        "from tunefleet.cli.local_cluster.process import Forked\n"
         "out = open(sys.argv[1], 'ab')\n"
         "forked = Forked('program_of_test', [], environment=dict(os.environ), out=out)\n"
         "while forked.poll() is None and 'begun' not in open(sys.argv[1]).read(): time.sleep(0.01)\n"

@@ -12,7 +12,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime import Supervisor
 from tunefleet.schemas.job_folder import GangJob
 from tunefleet.settings import inherited_environment
-from tunefleet.workloads.distributed.torchrun_nodes import interface_of
+from tunefleet.workloads.distributed.torchrun import interface_of
 
 required("torch")
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(120)]

@@ -22,7 +22,7 @@ def libraries() -> None:
     global engine_model
     pytest.importorskip("huggingface_hub")
 
-    from tunefleet.workloads.inference.weights import engine_model
+    from tunefleet.workloads.inference.engines import engine_model
 
 
 pytestmark = [

@@ -31,7 +31,7 @@ def libraries() -> None:
     from tunefleet.workloads.data.sources import open_portions
     from tunefleet.workloads.data.tokenization import Encoder, tokenize
     from tunefleet.workloads.training import run as program
-    from tunefleet.workloads.training.rows.streaming import pack
+    from tunefleet.workloads.training.streaming import pack
     from tunefleet.workloads.training.trainer import Trainer
 
 

@@ -27,7 +27,7 @@ def libraries() -> None:
     from tunefleet.workloads.embedding.vector_cache import VectorCache
     from tunefleet.workloads.inference.items import Item
     from tunefleet.workloads.rag import indexer as indexing
-    from tunefleet.workloads.rag.chunking import chunks
+    from tunefleet.workloads.rag.indexer import chunks
     from tunefleet.workloads.rag.vector_db import Database, open_folder, open_server
 
 

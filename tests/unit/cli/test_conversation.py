@@ -17,8 +17,8 @@ import pytest
 from rich.console import Console
 
 from tunefleet.cli.console import err, out
-from tunefleet.cli.models import chat_commands, streaming_output, terminal_chat
-from tunefleet.cli.models.streaming_output import Answer
+from tunefleet.cli.models import chat_commands, terminal_chat
+from tunefleet.cli.models.terminal_chat import Answer
 from tunefleet.errors import ConflictError, InputError
 from tunefleet.schemas.chat import ChatPiece, ChatRequest, ChatView
 
@@ -137,14 +137,14 @@ def test_answers_side_by_side_stand_on_the_screen_once_however_long_they_are(mon
         yield END
 
     painted = threading.Semaphore(0)
-    beside = streaming_output._columns
+    beside = terminal_chat._columns
 
     def paint(*about: Any) -> Any:
         painted.release(2)
         return beside(*about)
 
-    monkeypatch.setattr(streaming_output, "_EVERY_S", 0.001)
-    monkeypatch.setattr(streaming_output, "_columns", paint)
+    monkeypatch.setattr(terminal_chat, "_EVERY_S", 0.001)
+    monkeypatch.setattr(terminal_chat, "_columns", paint)
     talk = talk_of(FakeClient(long), "base", "tuned")
     terminal_chat.ask_once(talk, "Tell me.", as_json=False)
     lines = shown(screen.getvalue())
@@ -160,7 +160,7 @@ def test_what_grows_is_cut_to_the_end_that_the_screen_has_room_for(monkeypatch: 
     answers[1].waiting = "It hangs."
     lines = [
         "".join(each.text for each in line).split(maxsplit=2)
-        for line in out().render_lines(streaming_output._Tail(answers))
+        for line in out().render_lines(terminal_chat._Tail(answers))
     ]
     assert len(lines) < HEIGHT
     assert lines[:2] == [["base", "tuned"], ["line", "31"]]
@@ -183,7 +183,7 @@ def test_no_character_is_lost_of_an_answer_that_grows_while_it_is_read(capsys: p
     answer = Growing("base")
     alive = iter([True, True, False])
     thread = SimpleNamespace(is_alive=lambda: next(alive), join=lambda _: None)
-    streaming_output.follow([answer], [thread], shown=True)  # type: ignore[list-item]
+    terminal_chat.follow([answer], [thread], shown=True)  # type: ignore[list-item]
     assert capsys.readouterr().out == "abc\n"
 
 
@@ -252,8 +252,8 @@ def test_why_nothing_comes_is_told_once_and_is_no_answer(
         telling.set()
         return err()
 
-    monkeypatch.setattr(streaming_output, "err", told)
-    monkeypatch.setattr(streaming_output, "_EVERY_S", 0.001)
+    monkeypatch.setattr(terminal_chat, "err", told)
+    monkeypatch.setattr(terminal_chat, "_EVERY_S", 0.001)
     terminal_chat.ask_once(talk_of(FakeClient(waits), "base"), "Hello?", as_json=False)
     written = capsys.readouterr()
     assert written.err == "The worker does not respond. Waiting…\n"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunefleet.cli.tasks.dag_lanes import Row, draw
+from tunefleet.cli.tasks.graph import Row, draw_lanes
 
 # The sides that a character has lines to: up, down, left, right.
 SIDES = {
@@ -17,7 +17,7 @@ SIDES = {
 
 
 def lines(waits: Mapping[str, Sequence[str]]) -> list[str]:
-    return [f"{row.lines:8}{row.name or ''}".rstrip() for row in draw(waits)]
+    return [f"{row.lines:8}{row.name or ''}".rstrip() for row in draw_lanes(waits)]
 
 
 def test_a_diamond() -> None:
@@ -38,7 +38,7 @@ def test_a_chain_is_joined_and_strangers_are_not() -> None:
 def test_a_fan_stays_narrow() -> None:
     parts = [f"p{number}" for number in range(40)]
     waits: dict[str, list[str]] = {"a": [], **{part: ["a"] for part in parts}, "z": parts}
-    assert max(len(row.lines) for row in draw(waits)) <= 5
+    assert max(len(row.lines) for row in draw_lanes(waits)) <= 5
 
 
 @st.composite
@@ -52,7 +52,7 @@ def graphs(made: st.DrawFn) -> dict[str, list[str]]:
 @settings(max_examples=60)
 @given(graphs())
 def test_lines_lead_from_each_task_to_all_that_wait_for_it(waits: dict[str, list[str]]) -> None:
-    rows = draw(waits)
+    rows = draw_lanes(waits)
     assert sorted(row.name for row in rows if row.name) == sorted(waits)
     place = {row.name: at for at, row in enumerate(rows)}
     for name, ups in waits.items():
@@ -113,7 +113,7 @@ def test_a_chain_of_twice_as_many_tasks_is_twice_the_work() -> None:
     for length in (100, 200):
         names = [Name(f"t{at}") for at in range(length)]
         Name.compared = 0
-        rows = draw({name: names[at - 1 : at] for at, name in enumerate(names)})
+        rows = draw_lanes({name: names[at - 1 : at] for at, name in enumerate(names)})
         assert sum(row.name is not None for row in rows) == length
         counts.append(Name.compared)
     assert counts[1] <= 2.2 * counts[0]

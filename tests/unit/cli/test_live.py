@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from tunefleet.cli.console import _THEME
-from tunefleet.cli.tasks import metrics, task_view, watch_loop
+from tunefleet.cli.tasks import metrics, task_view
 from tunefleet.schemas.api import EventView, MetricPoint, ProgressView, TaskDetail
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -55,7 +55,7 @@ def event(kind: str, **data: Any) -> EventView:
     return EventView(id=1, at=AT, kind=kind, worker_id="box-1", data=data)
 
 
-def drawn(watched: watch_loop.Watched, width: int = 80, height: int = 30) -> str:
+def drawn(watched: task_view.Watched, width: int = 80, height: int = 30) -> str:
     console = Console(file=io.StringIO(), width=width, theme=_THEME, force_terminal=False)
     console.print(task_view.screen(watched, width=width, height=height, interrupt="Ctrl-C leaves the task running."))
     return console.file.getvalue()  # type: ignore[attr-defined]
@@ -66,7 +66,7 @@ def test_the_screen_has_all_that_one_wants_to_know(width: int) -> None:
     events = deque(
         [event("task.offered", reason="offered", attempt=1), event("task.started", reason="started", attempt=2)]
     )
-    shown = drawn(watch_loop.Watched(task(progress=PROGRESS), points(40), events), width)
+    shown = drawn(task_view.Watched(task(progress=PROGRESS), points(40), events), width)
     for wanted in ("gsm8k-lora", "running", "40/100", "40%", "9s left", "151ms", "5,234", "800 MiB", "1e-04"):
         assert wanted in shown.replace("0.0001", "1e-04"), wanted
     assert "Offered to box-1" in shown
@@ -78,7 +78,7 @@ def test_the_screen_has_all_that_one_wants_to_know(width: int) -> None:
 
 
 def test_a_small_terminal_has_no_curve_and_nothing_is_cut_off() -> None:
-    shown = drawn(watch_loop.Watched(task(progress=PROGRESS), points(40)), 60, 14)
+    shown = drawn(task_view.Watched(task(progress=PROGRESS), points(40)), 60, 14)
     assert not any("⠁" <= character <= "⣿" for character in shown)
     assert len(shown.splitlines()) <= 14
     assert "40/100" in shown
@@ -86,28 +86,28 @@ def test_a_small_terminal_has_no_curve_and_nothing_is_cut_off() -> None:
 
 def test_before_the_first_step_the_screen_says_what_it_waits_for() -> None:
     assert "unschedulable: no GPU" in drawn(
-        watch_loop.Watched(task("queued", why="unschedulable: no GPU", started_at=None))
+        task_view.Watched(task("queued", why="unschedulable: no GPU", started_at=None))
     )
-    assert "starting …" in drawn(watch_loop.Watched(task()))
-    assert "loading …" in drawn(watch_loop.Watched(task(progress=ProgressView(phase="loading"))))
-    assert "bad input" in drawn(watch_loop.Watched(task("failed", reason="bad_input")))
+    assert "starting …" in drawn(task_view.Watched(task()))
+    assert "loading …" in drawn(task_view.Watched(task(progress=ProgressView(phase="loading"))))
+    assert "bad input" in drawn(task_view.Watched(task("failed", reason="bad_input")))
 
 
 def test_a_silent_server_is_told() -> None:
-    assert "has not responded" in drawn(watch_loop.Watched(task(progress=PROGRESS), silent_since=0.0))
+    assert "has not responded" in drawn(task_view.Watched(task(progress=PROGRESS), silent_since=0.0))
 
 
 def test_a_finished_screen_is_full() -> None:
-    shown = drawn(watch_loop.Watched(task("completed", progress=PROGRESS, finished_at=AT), points(3)))
+    shown = drawn(task_view.Watched(task("completed", progress=PROGRESS, finished_at=AT), points(3)))
     assert "100/100  100%" in shown
     assert "Ctrl-C" not in shown
 
 
 def test_one_line_for_a_pipe() -> None:
-    said = task_view.status_line(watch_loop.Watched(task(progress=PROGRESS), points(40)))
+    said = task_view.status_line(task_view.Watched(task(progress=PROGRESS), points(40)))
     assert "running training 40/100  loss" in said
     assert "9s left" in said
-    assert task_view.status_line(watch_loop.Watched(task("queued", why="waiting"))) == "queued (waiting)"
+    assert task_view.status_line(task_view.Watched(task("queued", why="waiting"))) == "queued (waiting)"
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_one_line_for_a_pipe() -> None:
     ],
 )
 def test_events_in_words(happened: EventView, words: str) -> None:
-    assert watch_loop.sentence(happened) == words
+    assert task_view.sentence(happened) == words
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from tunefleet.cli.workers.cluster_nodes import Pool, _reading_key, _requests, end, start
+from tunefleet.cli.workers.start_worker import Pool, _reading_key, _requests, end_pool, start_pool
 from tunefleet.errors import AuthError, InputError
 from tunefleet.integrations.clusters.factory import Engine
 from tunefleet.integrations.clusters.ray_order import KEY, LASTING, SERVER
@@ -78,9 +78,9 @@ def test_numbers_of_nodes_that_ask_for_nothing_or_say_nothing_are_refused(
 
 def test_workers_without_a_key_are_refused_before_the_cluster_is_asked(home: Path) -> None:
     with pytest.raises(AuthError, match="TUNEFLEET_WORKER_KEY"):
-        start(Pool("ray"), load(WorkerSettings, server_url=LOOPBACK), as_json=False)
+        start_pool(Pool("ray"), load(WorkerSettings, server_url=LOOPBACK), as_json=False)
 
 
 def test_ending_no_worker_is_refused_too(home: Path) -> None:
     with pytest.raises(InputError, match="requests no worker"):
-        end(Pool("slurm", nodes="0"))
+        end_pool(Pool("slurm", nodes="0"))

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from tunefleet.cli.console import _THEME
-from tunefleet.cli.tasks import failure_causes, stage_order, workflow_view
+from tunefleet.cli.tasks import workflow_view
 from tunefleet.schemas.api import RetriedView, TaskView, WorkflowView
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -36,7 +36,7 @@ def test_stages_stand_in_the_order_in_which_they_run_and_parts_behind_their_whol
         task("join", "left", "right"), task("right", "top"), task("left", "top"), task("top"), task("away", "other"),
         task("left#0", shard_of="task-left", shard=(0, 2)), task("left#1", shard_of="task-left", shard=(1, 2)),
     ]  # fmt: skip
-    names = [each.name for each in stage_order.in_order(tasks)]
+    names = [each.name for each in workflow_view.in_order(tasks)]
     assert names == ["top", "right", "left", "left#0", "left#1", "join", "away"]
 
 
@@ -76,7 +76,7 @@ def test_a_table_of_twice_as_many_tasks_is_twice_the_work(fan: bool) -> None:
 
 def test_a_circle_which_no_document_may_have_hides_no_task() -> None:
     tasks = [task("a", "b"), task("b", "a"), task("c")]
-    assert [each.name for each in stage_order.in_order(tasks)] == ["c", "a", "b"]
+    assert [each.name for each in workflow_view.in_order(tasks)] == ["c", "a", "b"]
 
 
 def test_a_running_workflow_that_is_longer_than_the_terminal_shows_what_is_at_work_first() -> None:
@@ -206,7 +206,7 @@ def test_a_line_says_where_a_task_runs_and_why_it_ended() -> None:
         task("b", status="failed", reason="bug", error="a bug.", worker_id="w1"),
         task("c", "b", status="failed", reason="upstream_failed", error="b (task-b) failed: a bug."),
     ]
-    assert [workflow_view.line(each, failure_causes.Causes(tasks)) for each in tasks] == [
+    assert [workflow_view.line(each, workflow_view.Causes(tasks)) for each in tasks] == [
         "a: running on w1",
         "b: failed",
         "c: failed (because b failed)",

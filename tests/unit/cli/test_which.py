@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.cli.id_lookup import one_federation
+from tunefleet.cli.options import one_federation
 from tunefleet.errors import ConflictError
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from tunefleet.cli.console import _THEME, cut, facts
-from tunefleet.cli.id_lookup import one_worker
+from tunefleet.cli.options import one_worker
 from tunefleet.cli.tasks import why
 from tunefleet.cli.workers import worker_commands
 from tunefleet.errors import ConflictError, NotFoundError

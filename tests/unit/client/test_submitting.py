@@ -118,7 +118,6 @@ spec:
     )  # fmt: skip
 
 
-
 def test_an_override_of_a_missing_file_and_an_error_that_stays(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
     text = "  taskType: sft\n  model: {source: {identifier: ./base}}\n  data: {path: gone.jsonl}\n"

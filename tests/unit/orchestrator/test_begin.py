@@ -11,7 +11,7 @@ from tests.unit.orchestrator.lab import Lab
 from tests.unit.orchestrator.pipelines import Pipelines, stage
 from tunefleet.errors import StoreError
 from tunefleet.orchestrator.tasks import fan_out, readiness
-from tunefleet.spec.expressions.resolved_size import MAX_RESOLVED_CHARACTERS
+from tunefleet.spec.expressions.size_limits import MAX_RESOLVED_CHARACTERS
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunefleet.spec.documents.cycle_check import cycles, layers
+from tunefleet.spec.documents.dependencies import cycles, layers
 
 NAMES = st.sampled_from("abcdefgh")
 GRAPHS = st.dictionaries(NAMES, st.lists(NAMES, max_size=4), max_size=8)

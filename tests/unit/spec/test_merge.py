@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunefleet.spec.documents.merge import _merge, merged_source
+from tunefleet.spec.documents.stages import _merge, merged_source
 from tunefleet.spec.text import Path, Source
 
 LEAVES = st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=3), st.lists(st.integers(), max_size=2))

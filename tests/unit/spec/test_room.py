@@ -10,7 +10,7 @@ from tunefleet.errors import ReferenceFault, SpecError
 from tunefleet.spec import ConditionSpec, fill_secrets, parse_workflow, resolve, unmet
 from tunefleet.spec.expressions import lookup as lookup_module
 from tunefleet.spec.expressions.placeholders import MAX_PLACEHOLDER, Reference
-from tunefleet.spec.expressions.resolved_size import MAX_RESOLVED_CHARACTERS, MAX_RESOLVED_LEVELS, MAX_RESOLVED_VALUES
+from tunefleet.spec.expressions.size_limits import MAX_RESOLVED_CHARACTERS, MAX_RESOLVED_LEVELS, MAX_RESOLVED_VALUES
 
 LONG = "x" * 1_000_000
 FITS = MAX_RESOLVED_CHARACTERS // len(LONG)

@@ -10,12 +10,12 @@ import yaml
 
 from tunefleet.errors import Fault, SpecError
 from tunefleet.spec import parse_workflow, value_preview
-from tunefleet.spec.documents import cycle_check, dependencies, fault_messages, nodes
+from tunefleet.spec.documents import dependencies, fault_messages, nodes
 from tunefleet.spec.documents.dependencies import Edge
 from tunefleet.spec.documents.stages import MAX_TASKS, Draft
 from tunefleet.spec.expressions import placeholders, result_keys
-from tunefleet.spec.expressions.budget import MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, MAX_PLACEHOLDERS
 from tunefleet.spec.expressions.placeholders import MAX_PLACEHOLDER, Stray, pieces
+from tunefleet.spec.expressions.size_limits import MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, MAX_PLACEHOLDERS
 from tunefleet.spec.text import MAX_VALUES, Source
 from tunefleet.spec.value_preview import MAX_FAULTS, More
 
@@ -200,7 +200,7 @@ def test_a_task_that_waits_for_many_is_put_together_in_one_pass() -> None:
 
 
 def test_of_many_circles_the_first_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    walks = Calls(monkeypatch, cycle_check, "_without_ends")
+    walks = Calls(monkeypatch, dependencies, "_without_ends")
 
     def pairs() -> Iterator[str]:
         for n in range(300):

@@ -26,11 +26,11 @@ def libraries() -> None:
 
     from tunefleet.workloads.common.base_model import Source, load_tokenizer
     from tunefleet.workloads.data.tokenization import Encoder
+    from tunefleet.workloads.preference.dpo import odds_ratio
     from tunefleet.workloads.preference.grpo import GrpoMethod
     from tunefleet.workloads.preference.kto import KtoMethod
-    from tunefleet.workloads.preference.orpo import odds_ratio
+    from tunefleet.workloads.preference.preference_rows import Limits
     from tunefleet.workloads.preference.reward_functions import Completions, by_rule, final_answer
-    from tunefleet.workloads.preference.tokenization import Limits
 
 
 pytestmark = pytest.mark.torch

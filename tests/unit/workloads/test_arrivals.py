@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.workloads.common import download_progress
+from tunefleet.workloads.common import hub_files
 
 SIZES = {"model.safetensors": 80_000_000, "pytorch_model.bin": 80_000_000, "config.json": 5_000_000, "x.onnx": 900}
 
@@ -24,15 +24,15 @@ SIZES = {"model.safetensors": 80_000_000, "pytorch_model.bin": 80_000_000, "conf
     ],
 )
 def test_what_is_fetched_is_weights_of_one_kind_and_what_is_small(sizes: dict[str, int], total: int) -> None:
-    assert download_progress.loaded_bytes(sizes) == total
+    assert hub_files.loaded_bytes(sizes) == total
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    monkeypatch.setattr(download_progress, "_reporters", [])
-    monkeypatch.setattr(download_progress, "_watched", set())
-    download_progress.report_to(lambda phase, **fields: found.append({"phase": phase, **fields}))
+    monkeypatch.setattr(hub_files, "_reporters", [])
+    monkeypatch.setattr(hub_files, "_watched", set())
+    hub_files.report_downloads_to(lambda phase, **fields: found.append({"phase": phase, **fields}))
     return found
 
 
@@ -48,9 +48,9 @@ def arrive(monkeypatch: pytest.MonkeyPatch, cache: Path, pieces: list[int]) -> N
             with (blobs / "ab.incomplete").open("ab") as file:
                 file.truncate(file.tell() + count)
 
-    monkeypatch.setattr(download_progress, "time", SimpleNamespace(sleep=sleep))
-    download_progress.watch("org/name", SIZES, cache)
-    download_progress.watch("org/name", SIZES, cache)
+    monkeypatch.setattr(hub_files, "time", SimpleNamespace(sleep=sleep))
+    hub_files.watch_download("org/name", SIZES, cache)
+    hub_files.watch_download("org/name", SIZES, cache)
     for thread in threading.enumerate():
         if thread.name == "arrivals":
             thread.join(10)
@@ -70,6 +70,6 @@ def test_of_a_model_that_is_here_or_stays_away_nothing_is_told(
     (tmp_path / "models--org--name" / "blobs").mkdir(parents=True)
     with (tmp_path / "models--org--name" / "blobs" / "ab").open("wb") as file:
         file.truncate(85_000_000)
-    monkeypatch.setattr(download_progress, "_watched", set())
+    monkeypatch.setattr(hub_files, "_watched", set())
     arrive(monkeypatch, tmp_path, [])
     assert told == []

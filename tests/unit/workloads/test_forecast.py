@@ -11,12 +11,12 @@ import pytest
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global forecast, torch
+    global disk_forecast, torch
     pytest.importorskip("torch")
 
     import torch
 
-    from tunefleet.workloads.training.disk_check import forecast
+    from tunefleet.workloads.training.setup import disk_forecast
 
 
 pytestmark = pytest.mark.torch
@@ -54,10 +54,10 @@ def trainer(**arguments: Any) -> Any:
     ],
 )
 def test_the_saves_are_counted(arguments: dict[str, Any], saves: int) -> None:
-    assert forecast(trainer(**arguments), adapter=False).saves == saves
+    assert disk_forecast(trainer(**arguments), adapter=False).saves == saves
 
 
 @pytest.mark.parametrize(("adapter", "weights_bytes"), [(True, 40), (False, 440)])
 def test_an_adapter_writes_its_own_weights_only(adapter: bool, weights_bytes: int) -> None:
-    found = forecast(trainer(), adapter=adapter)
+    found = disk_forecast(trainer(), adapter=adapter)
     assert (found.weights_bytes, found.trainable_parameters, found.checkpoints) == (weights_bytes, 10, 2)

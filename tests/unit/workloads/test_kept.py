@@ -29,7 +29,7 @@ def libraries() -> None:
     from tunefleet.workloads.data.readers import Rows, read_path
     from tunefleet.workloads.data.token_cache import TokenCache
     from tunefleet.workloads.data.tokenization import Encoder, Tokenized
-    from tunefleet.workloads.training.rows.streaming import pack
+    from tunefleet.workloads.training.streaming import pack
 
 
 pytestmark = pytest.mark.torch
@@ -148,7 +148,7 @@ def test_packed_rows_are_kept(
     tokens = go()
     first = pack(tokens.dataset, 64, tokens.tokens, TokenCache(tmp_path / "tokens", tokenizer, Encoder(tokenizer)))
     with monkeypatch.context() as patched:
-        patched.setattr("tunefleet.workloads.training.rows.streaming.pack_dataset", None)
+        patched.setattr("tunefleet.workloads.training.streaming.pack_dataset", None)
         again = pack(tokens.dataset, 64, tokens.tokens, TokenCache(tmp_path / "tokens", tokenizer, Encoder(tokenizer)))
     assert (again.sequences, again.filled) == (first.sequences, first.filled)
     assert again.dataset[:] == first.dataset[:] == pack(tokens.dataset, 64, tokens.tokens).dataset[:]

@@ -19,7 +19,7 @@ from tunefleet.workloads.ppo.setup import plan
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Encoder, RewardModel, Sick, Source, advantage, collect, pad_left, labels_of, load_tokenizer
+    global Encoder, RewardModel, Sick, Source, rollout, collect, pad_left, labels_of, load_tokenizer
     global load_reward_model
     global open_prompts, torch
     pytest.importorskip("torch")
@@ -28,10 +28,10 @@ def libraries() -> None:
 
     from tunefleet.workloads.common.base_model import Source, load_tokenizer
     from tunefleet.workloads.data.tokenization import Encoder
-    from tunefleet.workloads.ppo import advantage
-    from tunefleet.workloads.ppo.prompts import open_prompts
+    from tunefleet.workloads.ppo import rollout
     from tunefleet.workloads.ppo.reward_model import RewardModel, labels_of, load_reward_model
     from tunefleet.workloads.ppo.rollout import collect, pad_left
+    from tunefleet.workloads.ppo.setup import open_prompts
 
     class Sick(torch.nn.Module):
         config = SimpleNamespace(
@@ -130,7 +130,7 @@ def test_the_score_comes_with_the_last_token_and_each_token_pays_for_its_diverge
     logprobs = torch.tensor([[-1.0, -2.0, 9.0], [-1.0, -1.0, -1.0]])
     reference = torch.tensor([[-2.0, -2.0, 0.0], [-1.0, -1.0, -1.0]])
     scores = torch.tensor([3.0, -1.0])
-    known = advantage.rollout_values(args, answered, logprobs, reference, torch.zeros(2, 3), scores)
+    known = rollout.rollout_values(args, answered, logprobs, reference, torch.zeros(2, 3), scores)
     assert known.kl.tolist() == [[1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
     assert known.returns.tolist() == [[2.5, 3.0, 0.0], [-1.0, -1.0, -1.0]]
     counted = known.advantages[answered]
@@ -138,7 +138,7 @@ def test_the_score_comes_with_the_last_token_and_each_token_pays_for_its_diverge
     assert counted.std().item() == pytest.approx(1, abs=1e-4)
     assert known.advantages[0, 2] == 0
     # Seen as they were drawn, nothing is clipped, and what the policy loses is what it gains: the mean advantage.
-    total, sums = advantage.loss(args, known, slice(None), answered, logprobs, torch.zeros(2, 3))
+    total, sums = rollout.clipped_loss(args, known, slice(None), answered, logprobs, torch.zeros(2, 3))
     assert sums["policy_loss"].item() == pytest.approx(0, abs=1e-5)
     assert sums["clipped"].item() == sums["drift"].item() == 0
     assert total.item() == pytest.approx(0.5 * (2.5**2 + 3**2 + 3), rel=1e-5)

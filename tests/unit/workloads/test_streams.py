@@ -30,7 +30,7 @@ def libraries() -> None:
     from tunefleet.workloads.common import base_model
     from tunefleet.workloads.data.streams import CsvReader, HubReader, JsonlReader, ParquetReader, Reader, open_file
     from tunefleet.workloads.data.tokenization import Encoder
-    from tunefleet.workloads.training.rows.streaming import (
+    from tunefleet.workloads.training.streaming import (
         POSITION_KEY,
         SampleStream,
         StreamPosition,

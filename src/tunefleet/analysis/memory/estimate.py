@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tunefleet.spec import LoraSpec
-from tunefleet.spec.options.adapter import QuantizationSpec
+from tunefleet.spec.options.model import QuantizationSpec
 from tunefleet.spec.options.training_options import CommonTrainingSpec
 
 _OPTIMIZER_BYTES = {"adamw_8bit": 2, "paged_adamw_8bit": 2, "paged_adamw_32bit": 8, "adafactor": 1, "sgd": 0}

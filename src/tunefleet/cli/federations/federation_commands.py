@@ -12,9 +12,17 @@ from rich.text import Text
 
 from tunefleet.cli.console import Json, err, print_json, say, show_warnings
 from tunefleet.cli.federations import views as view
-from tunefleet.cli.id_lookup import one_federation
 from tunefleet.cli.lazy_group import add, examples
-from tunefleet.cli.options import Set, Yes, complete_federation, confirm, connect, parse_duration, parse_sets
+from tunefleet.cli.options import (
+    Set,
+    Yes,
+    complete_federation,
+    confirm,
+    connect,
+    one_federation,
+    parse_duration,
+    parse_sets,
+)
 from tunefleet.errors import InputError
 
 app = typer.Typer(help="Federated training: many workers, each on its own data.", invoke_without_command=True)

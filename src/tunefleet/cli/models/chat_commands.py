@@ -18,8 +18,7 @@ from tunefleet.cli.console import Json, err
 from tunefleet.cli.lazy_group import examples
 from tunefleet.cli.models import terminal_chat
 from tunefleet.cli.options import complete_task, connect
-from tunefleet.cli.tasks import run_summary
-from tunefleet.cli.tasks.results import executor_result
+from tunefleet.cli.tasks import results
 from tunefleet.cli.transfers import transfer_bar
 from tunefleet.client import Client
 from tunefleet.errors import ConflictError, InputError, NotFoundError
@@ -101,7 +100,7 @@ def chat(
 def _separator(client: Client, target: str) -> str | None:
     """Return what stood between prompt and response if a run was trained on plain text; None for all others."""
     task = None if looks_like_model(target) else _task(client, target)
-    if task is None or (executor_result(task).get("data") or {}).get("shape") != "pair":
+    if task is None or (results.executor_result(task).get("data") or {}).get("shape") != "pair":
         return None
     data = (task.resolved or task.spec).get("data") or {}
     return str(data.get("separator", TrainingData.model_fields["separator"].default))
@@ -201,8 +200,8 @@ def _ready(client: Client, task_id: str) -> ChatView:
 def _model_name(task: TaskDetail) -> str:
     """Return the name of the model that a chat loads, with the task whose result is added to it."""
     spec = task.resolved or task.spec
-    name = run_summary.at(spec, "model", "source", "identifier") or "the model"
-    tuned = run_summary.at(spec, "checkpoint", "load", "taskId")
+    name = results.at(spec, "model", "source", "identifier") or "the model"
+    tuned = results.at(spec, "checkpoint", "load", "taskId")
     return f"{name} with the result of {tuned}" if tuned else name
 
 

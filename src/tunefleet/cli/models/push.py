@@ -10,9 +10,8 @@ import typer
 
 from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, err, print_json, say
-from tunefleet.cli.id_lookup import one_task
 from tunefleet.cli.lazy_group import examples
-from tunefleet.cli.options import complete_task, connect
+from tunefleet.cli.options import complete_task, connect, one_task
 from tunefleet.cli.tasks import task_view
 from tunefleet.cli.transfers import transfer_bar
 from tunefleet.client import Client

@@ -19,8 +19,19 @@ from tunefleet import errors
 from tunefleet.artifacts import disk_free
 from tunefleet.cli import formatting
 from tunefleet.cli.options import chosen_url
-from tunefleet.cli.server.check_machine import certificate, clock, home, proxy, redis, shared_memory
-from tunefleet.cli.server.check_store import Finding, artifact_store, bad, good, warning
+from tunefleet.cli.server.check_machine import (
+    Finding,
+    artifact_store,
+    bad,
+    certificate,
+    clock,
+    good,
+    home,
+    proxy,
+    redis,
+    shared_memory,
+    warning,
+)
 from tunefleet.client import Client
 from tunefleet.db.engine.sqlite import fault_of
 from tunefleet.errors import StoreError, TunefleetError

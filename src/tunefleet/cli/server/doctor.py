@@ -9,7 +9,7 @@ from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, print_json, say, table
 from tunefleet.cli.exit_codes import ExitCode
 from tunefleet.cli.lazy_group import examples
-from tunefleet.cli.server.check_store import Finding
+from tunefleet.cli.server.check_machine import Finding
 from tunefleet.cli.server.checks import findings
 
 _MARKS = {"good": ("✓", "good"), "warning": ("!", "warn"), "bad": ("✗", "bad")}

@@ -10,9 +10,8 @@ from rich.text import Text
 from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, cut, print_json, say, table
 from tunefleet.cli.exit_codes import ExitCode
-from tunefleet.cli.id_lookup import one_task
 from tunefleet.cli.lazy_group import add, examples
-from tunefleet.cli.options import Yes, complete_channel, complete_task, confirm, connect
+from tunefleet.cli.options import Yes, complete_channel, complete_task, confirm, connect, one_task
 from tunefleet.errors import InputError
 from tunefleet.schemas.notify import NotificationView
 from tunefleet.spec.options.notify import OCCASIONS, Occasion

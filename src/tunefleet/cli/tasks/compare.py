@@ -12,9 +12,8 @@ from rich.text import Text
 from tunefleet.analysis.evaluation.comparison import Difference, Items, Row
 from tunefleet.analysis.evaluation.comparison import compare as compare_results
 from tunefleet.cli.console import Json, print_json, say, table
-from tunefleet.cli.id_lookup import one_task
 from tunefleet.cli.lazy_group import examples
-from tunefleet.cli.options import complete_task, connect
+from tunefleet.cli.options import complete_task, connect, one_task
 from tunefleet.cli.tasks import results
 from tunefleet.client import Client
 from tunefleet.errors import InputError, NotFoundError

@@ -12,9 +12,8 @@ import typer
 
 from tunefleet.cli.console import Json, err, json_text, plain
 from tunefleet.cli.exit_codes import ExitCode
-from tunefleet.cli.id_lookup import one_task
 from tunefleet.cli.lazy_group import examples
-from tunefleet.cli.options import TaskId, connect
+from tunefleet.cli.options import TaskId, connect, one_task
 from tunefleet.client import Client
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.observability.step_line import readable

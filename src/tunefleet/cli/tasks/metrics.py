@@ -11,9 +11,8 @@ from rich.text import Text
 
 from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, out, print_json, say, table
-from tunefleet.cli.id_lookup import one_task
 from tunefleet.cli.lazy_group import examples
-from tunefleet.cli.options import TaskId, connect
+from tunefleet.cli.options import TaskId, connect, one_task
 from tunefleet.errors import NotFoundError
 from tunefleet.schemas.api import MetricsView
 

@@ -14,12 +14,13 @@ from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, cut, facts, next_block, print_json, say, status_text, table
 from tunefleet.cli.lazy_group import examples
 from tunefleet.cli.options import TaskOrWorkflow, connect, is_workflow
-from tunefleet.cli.tasks import failure_causes, next_commands, results, run_summary, workflow_view
+from tunefleet.cli.tasks import results, workflow_view
 from tunefleet.cli.tasks.results import Row
-from tunefleet.cli.tasks.watch_loop import PLAIN_REASONS
+from tunefleet.cli.tasks.task_view import PLAIN_REASONS
 from tunefleet.client import Client
 from tunefleet.errors import NotFoundError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
+from tunefleet.placement import LIGHT_KINDS
 from tunefleet.schemas.api import ArtifactView, CheckpointView, EventView, TaskDetail, TaskView
 
 _TRACEBACK_LINES = 12
@@ -27,6 +28,11 @@ _TRACEBACK_LINES = 12
 _TRACEBACK_FOR = frozenset(
     {TaskReason.BUG, TaskReason.CRASHED, TaskReason.KILLED, TaskReason.OUT_OF_MEMORY, TaskReason.TIMEOUT}
 )
+Command = tuple[str, str]
+# A reward model scores texts; it has no answers to chat with.
+_SCORING = "reward"
+_CHAT_ARTIFACTS = frozenset({"adapter", "model"})
+_ENDED_EARLY = frozenset({TaskStatus.FAILED, TaskStatus.CANCELLED})
 
 
 @examples(
@@ -114,7 +120,7 @@ def screen(
     """Return the screen for a task: its summary, or everything that is known."""
     parts: list[RenderableType] = [
         Text.assemble((task.name, "head"), "  ", (task.id, "id"), "  ", status_text(task.status), _category(task)),
-        facts([*run_summary.rows(task, related.checkpoints), ("origin", related.origin)]),
+        facts([*results.summary_rows(task, related.checkpoints), ("origin", related.origin)]),
     ]
     if everything:
         parts += [Text(), Text("Internals", style="head"), facts(_internals(task, siblings, related.memory))]
@@ -127,7 +133,7 @@ def screen(
     if task.attempts > 1 or everything:
         parts += [Text(), Text("Attempts", style="head"), _attempts(task)]
     if len(siblings) > 1:
-        own = (task.error or task.why) and failure_causes.cause(task, siblings) is None
+        own = (task.error or task.why) and workflow_view.cause(task, siblings) is None
         notes = {each.id: "see above" for each in siblings if each.error and each.error in (task.error or "")}
         notes |= {task.id: "see above"} if own else {}
         parts += [
@@ -136,16 +142,16 @@ def screen(
             workflow_view.stage_table(siblings, marked=task.id, notes=notes),
         ]
     # The summary of a training run says what its result says.
-    if (everything or not run_summary.is_training(task)) and (result := results.rows(task, whole=everything)):
+    if (everything or not results.is_training(task)) and (result := results.rows(task, whole=everything)):
         parts += [Text(), Text("Result", style="head"), facts(result)]
     if everything:
         parts += results.answers(task)
     if artifacts:
         parts += [Text(), Text("Artifacts", style="head"), artifact_table(artifacts)]
-    if found := run_summary.predictions(task, artifacts):
+    if found := results.predictions(task, artifacts):
         parts += [Text(), Text("Predictions", style="head"), Text(found)]
     resumable = any(each.resumable for each in related.checkpoints)
-    commands = next_commands.after(task, artifacts, siblings, log=related.log, resumable=resumable)
+    commands = _next_commands(task, artifacts, siblings, log=related.log, resumable=resumable)
     parts += [Text(), next_block(commands)]
     return Group(*parts)
 
@@ -222,3 +228,52 @@ def artifact_table(artifacts: tuple[ArtifactView, ...]) -> RenderableType:
             Text(made.id, style="id"),
         )
     return listing
+
+
+def _next_commands(
+    task: TaskDetail,
+    artifacts: Sequence[ArtifactView] = (),
+    siblings: Sequence[TaskView] = (),
+    *,
+    log: bool = False,
+    resumable: bool = False,
+) -> list[Command]:
+    """Return labels and commands."""
+    id_ = task.id
+    if task.status == TaskStatus.PAUSED:
+        return [("Resume", f"tunefleet resume {id_}"), ("Checkpoints", f"tunefleet checkpoints {id_}")]
+    if not TaskStatus(task.status).final:
+        return _of_unfinished(task)
+    origin = workflow_view.cause(task, siblings)
+    if task.status == TaskStatus.SKIPPED:
+        return [("Details", f"tunefleet show {origin.id if origin is not None else task.workflow_id}")]
+    if origin is not None:
+        return [("Details", f"tunefleet show {origin.id}"), *workflow_view.run_left(origin, task.workflow_id)]
+    logged = [("Log", f"tunefleet logs {id_}")] if log else []
+    if task.status in _ENDED_EARLY:
+        return [*_of_failed(task, siblings, resumable=resumable), *logged]
+    made = [("Download", f"tunefleet artifacts get {each.name} --task {id_}") for each in artifacts]
+    if task.kind != _SCORING and isinstance(task.spec.get("training"), dict):
+        chat = [("Chat", f"tunefleet chat {id_}")] if any(each.kind in _CHAT_ARTIFACTS for each in artifacts) else []
+        return [*chat, *made, ("Plot", f"tunefleet metrics --plot {id_}"), *logged]
+    return made or logged or [("Retry", f"tunefleet retry {id_}")]
+
+
+def _of_unfinished(task: TaskDetail) -> list[Command]:
+    id_ = task.id
+    if task.started_at is None or (task.why or "").startswith(workflow_view.DELIVERING):
+        return [("Explain", f"tunefleet why {id_}"), ("Cancel", f"tunefleet cancel {id_}")]
+    follow = [("Follow", f"tunefleet follow {id_}")]
+    if task.kind in LIGHT_KINDS:
+        return follow
+    return [*follow, ("Log", f"tunefleet logs -f {id_}"), ("Plot", f"tunefleet metrics --plot {id_}")]
+
+
+def _of_failed(task: TaskDetail, siblings: Sequence[TaskView], *, resumable: bool) -> list[Command]:
+    if task.reason == TaskReason.BAD_INPUT:
+        # The same input fails again.
+        if len(siblings) > 1:
+            return workflow_view.run_left(task, task.workflow_id)
+        return [("Change and retry", f"tunefleet clone {task.id} --set FIELD=VALUE")]
+    resume = [("Resume from the last checkpoint", f"tunefleet resume {task.id}")] if resumable else []
+    return [*resume, ("Retry", f"tunefleet retry {task.id}")]

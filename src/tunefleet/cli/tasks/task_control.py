@@ -11,9 +11,8 @@ from rich.text import Text
 from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, next_block, print_json, say, table
 from tunefleet.cli.exit_codes import ExitCode
-from tunefleet.cli.id_lookup import one_task
 from tunefleet.cli.lazy_group import examples
-from tunefleet.cli.options import TaskId, TaskIds, Timeout, connect, parse_pairs
+from tunefleet.cli.options import TaskId, TaskIds, Timeout, connect, one_task, parse_pairs
 from tunefleet.client import Client
 from tunefleet.errors import InputError
 from tunefleet.lifecycle.task import TaskStatus

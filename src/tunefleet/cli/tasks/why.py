@@ -10,9 +10,8 @@ from rich.text import Text
 from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, cut, print_json, say, show_warnings, status_text, table
 from tunefleet.cli.exit_codes import ExitCode
-from tunefleet.cli.id_lookup import one_task
 from tunefleet.cli.lazy_group import examples
-from tunefleet.cli.options import TaskId, connect
+from tunefleet.cli.options import TaskId, connect, one_task
 from tunefleet.schemas.api import ValidateReply
 from tunefleet.schemas.fleet import TaskForecast, WhyView, WorkerVerdict
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.live import Live
@@ -12,10 +14,8 @@ from rich.padding import Padding
 from rich.text import Text
 
 from tunefleet.cli import formatting
-from tunefleet.cli.console import err, next_block, out, say, status_text, table
+from tunefleet.cli.console import cut, err, next_block, out, say, status_text, table
 from tunefleet.cli.exit_codes import ExitCode
-from tunefleet.cli.tasks import failure_causes
-from tunefleet.cli.tasks.stage_order import in_order, most_relevant
 from tunefleet.cli.tasks.task_commands import progress_text, run_time
 from tunefleet.client import Client
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
@@ -33,6 +33,15 @@ _LEAST_ROWS = 5
 # Prefix of the server's note on a task that has run and is still delivering its results.
 DELIVERING = "delivering: "
 _CODES = {"failed": ExitCode.FAILED, "cancelled": ExitCode.CANCELLED}
+# The task ended because of an upstream.
+FOLLOWED: Final = frozenset({TaskReason.UPSTREAM_FAILED, TaskReason.UPSTREAM_CANCELLED, TaskReason.UPSTREAM_SKIPPED})
+_ACTIVE: Final = frozenset({TaskStatus.DISPATCHED, TaskStatus.RUNNING, TaskStatus.PAUSED})
+_PENDING: Final = frozenset({TaskStatus.QUEUED, TaskStatus.PENDING})
+_DID: Final = {
+    TaskStatus.FAILED: "failed",
+    TaskStatus.CANCELLED: "was cancelled",
+    TaskStatus.SKIPPED: "was skipped",
+}
 
 
 def exit_code(workflow: WorkflowView | None) -> ExitCode:
@@ -52,8 +61,8 @@ def stage_table(
     Args:
         notes: Task id → a note that replaces the usual one.
     """
-    ordered = in_order(tasks) if limit is None else most_relevant(in_order(tasks), limit)
-    why = failure_causes.Causes(tasks)
+    ordered = in_order(tasks) if limit is None else _most_relevant(in_order(tasks), limit)
+    why = Causes(tasks)
     on: dict[str | None, set[str]] = defaultdict(set)
     for part in tasks:
         if part.worker_id:
@@ -87,7 +96,7 @@ def screen(workflow: WorkflowView, *, height: int | None = None) -> RenderableTy
     count, limit = len(workflow.tasks), None
     if height is not None and workflow.status == "running" and count > height - _OTHER_ROWS:
         limit = max(_LEAST_ROWS, height - _OTHER_ROWS)
-    failed = failure_causes.first_failure(workflow.tasks)
+    failed = _first_failure(workflow.tasks)
     # A delivery problem needs action by the user, and is too long for a column.
     delivering = [task for task in in_order(workflow.tasks) if (task.why or "").startswith(DELIVERING)]
     notes = {task.id: "see below" for task in (*delivering, failed) if task is not None}
@@ -173,7 +182,7 @@ def _in_lines(client: Client, workflow_id: str) -> WorkflowDetail:
     printed: dict[str, str] = {}
 
     def print_changes(workflow: WorkflowDetail) -> None:
-        why = failure_causes.Causes(workflow.tasks)
+        why = Causes(workflow.tasks)
         for task in in_order(workflow.tasks):
             # One line per change of status.
             if printed.get(task.id) != task.status:
@@ -183,9 +192,102 @@ def _in_lines(client: Client, workflow_id: str) -> WorkflowDetail:
     return client.workflows.wait(workflow_id, on_update=print_changes)
 
 
-def line(task: TaskView, why: failure_causes.Causes) -> str:
+def line(task: TaskView, why: Causes) -> str:
     """Return a task's status in one line; the error of a failed one is shown at the end of the workflow."""
     failed = task.status == TaskStatus.FAILED and why.of(task) is None
     note = "" if failed else why.note(task).plain.rstrip(".")
     on = f" on {task.worker_id}" if task.worker_id and task.status in _AT_WORK else ""
     return f"{task.name}: {task.status}{on}{f' ({note})' if note else ''}"
+
+
+def in_order(tasks: Sequence[TaskView]) -> list[TaskView]:
+    """Return tasks in topological order, shards after their parent; otherwise the order is kept."""
+    position = {task.id: at for at, task in enumerate(tasks)}
+    # The server lists shards last; here each follows its parent.
+    parent_of = {task.id: task.shard_of for task in tasks if task.shard_of in position}
+    shards, below = defaultdict(list), defaultdict(list)
+    missing: dict[str, int] = {}
+    for task in tasks:
+        parent = parent_of.get(task.id)
+        if parent is not None:
+            shards[parent].append(task)
+            continue
+        above = {parent_of.get(id_) or id_ for id_ in task.depends_on if id_ in position} - {task.id}
+        missing[task.id] = len(above)
+        for id_ in above:
+            below[id_].append(task.id)
+    # A heap of positions: among the ready tasks the order of the workflow is kept.
+    ready = [position[id_] for id_, count in missing.items() if count == 0]
+    found: list[TaskView] = []
+    while ready:
+        first = tasks[heapq.heappop(ready)]
+        found += [first, *shards[first.id]]
+        for id_ in below[first.id]:
+            missing[id_] -= 1
+            if missing[id_] == 0:
+                heapq.heappush(ready, position[id_])
+    if len(found) < len(tasks):  # a cycle, which validation rejects
+        known = {task.id for task in found}
+        found += [task for task in tasks if task.id not in known]
+    return found
+
+
+def _most_relevant(tasks: Sequence[TaskView], limit: int) -> list[TaskView]:
+    """Return the most relevant of ordered tasks, in the same order: active or failed, then pending, then ended."""
+    best = heapq.nsmallest(limit, enumerate(tasks), key=lambda each: (_rank(each[1]), each[0]))
+    return [task for _, task in sorted(best, key=lambda each: each[0])]
+
+
+def _rank(task: TaskView) -> int:
+    if task.status in _ACTIVE or (task.status == TaskStatus.FAILED and task.reason not in FOLLOWED):
+        return 0
+    return 1 if task.status in _PENDING else 2
+
+
+def _first_failure(tasks: Sequence[TaskView]) -> TaskView | None:
+    """Return the first task that failed itself; of a sharded task, the shard."""
+    # A sharded task fails because of a shard, which has the error.
+    sharded = {task.shard_of for task in tasks if task.status == TaskStatus.FAILED}
+    failed = [task for task in tasks if task.status == TaskStatus.FAILED and task.id not in sharded]
+    # All others failed because of an upstream.
+    own = [task for task in failed if task.reason not in FOLLOWED]
+    return min(own or failed, key=lambda task: task.finished_at or task.created_at, default=None)
+
+
+class Causes:
+    """Root causes of all tasks of a workflow; memoized, so that long chains stay linear."""
+
+    def __init__(self, tasks: Sequence[TaskView]) -> None:
+        self._tasks = {task.id: task for task in tasks}
+        self._roots: dict[str, TaskView | None] = {}
+
+    def of(self, task: TaskView) -> TaskView | None:
+        """Return the upstream, direct or not, whose own failure ended this task; None if there is none."""
+        chain: list[str] = []
+        at: TaskView | None = task
+        while at is not None and at.reason in FOLLOWED:
+            if at.id in self._roots:
+                at = self._roots[at.id]
+                break
+            chain.append(at.id)
+            at = self._above(at)  # None: the upstream belongs to another workflow
+        self._roots.update(dict.fromkeys(chain, at))
+        return None if at is task else at
+
+    def _above(self, task: TaskView) -> TaskView | None:
+        above = (self._tasks[id_] for id_ in task.depends_on if id_ in self._tasks)
+        return next((each for each in above if TaskStatus(each.status) in _DID), None)
+
+    def note(self, task: TaskView) -> Text:
+        """Return the note for a task's status: its pending reason, or why it did not complete."""
+        if task.why:
+            return cut(task.why, "dim")
+        origin = self.of(task)
+        if origin is not None:
+            return cut(f"because {origin.name} {_DID[TaskStatus(origin.status)]}", "dim")
+        return cut(task.error or "", "bad" if task.status == TaskStatus.FAILED else "dim")
+
+
+def cause(task: TaskView, tasks: Sequence[TaskView]) -> TaskView | None:
+    """Return the root cause of one task, given all tasks of its workflow."""
+    return Causes(tasks).of(task)

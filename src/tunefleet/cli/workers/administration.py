@@ -10,9 +10,8 @@ import typer
 
 from tunefleet.cli.console import Json, print_json, say
 from tunefleet.cli.exit_codes import ExitCode
-from tunefleet.cli.id_lookup import one_worker
 from tunefleet.cli.lazy_group import add, examples
-from tunefleet.cli.options import WorkerId, connect
+from tunefleet.cli.options import WorkerId, connect, one_worker
 from tunefleet.errors import InputError
 from tunefleet.schemas.api import CommandView
 from tunefleet.schemas.fleet import WorkerView

@@ -9,9 +9,8 @@ from rich.text import Text
 
 from tunefleet.cli import formatting
 from tunefleet.cli.console import Json, cut, facts, print_json, say, status_text, table
-from tunefleet.cli.id_lookup import one_worker
 from tunefleet.cli.lazy_group import add, examples
-from tunefleet.cli.options import WorkerId, Yes, confirm, connect, parse_duration
+from tunefleet.cli.options import WorkerId, Yes, confirm, connect, one_worker, parse_duration
 from tunefleet.cli.workers import administration
 from tunefleet.schemas.fleet import WorkerView
 from tunefleet.schemas.worker_link import Gpu, GpuLoad, Load

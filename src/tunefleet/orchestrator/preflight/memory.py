@@ -13,7 +13,7 @@ from tunefleet.placement import WorkerState
 from tunefleet.schemas.fleet import TaskForecast
 from tunefleet.schemas.memory import MemoryForecast, MemoryVariant
 from tunefleet.spec import BaseTaskSpec, LoraSpec, ModelTrainingSpec
-from tunefleet.spec.options.adapter import QuantizationSpec
+from tunefleet.spec.options.model import QuantizationSpec
 from tunefleet.spec.options.training_options import CommonTrainingSpec
 
 # Kinds whose memory is that of supervised training; others load a second model or generate answers.

@@ -27,8 +27,7 @@ from tunefleet.spec.base import (
     wrong,
 )
 from tunefleet.spec.documents.campaign_data import CampaignDatasetSpec, CampaignDedupeSpec
-from tunefleet.spec.options.adapter import LoraSpec, QuantizationSpec
-from tunefleet.spec.options.model import TransformersSpec
+from tunefleet.spec.options.model import LoraSpec, QuantizationSpec, TransformersSpec
 from tunefleet.spec.options.notify import NotifySpec
 from tunefleet.spec.options.resources import ResourcesSpec
 from tunefleet.spec.options.training_options import LoraTrainingSpec

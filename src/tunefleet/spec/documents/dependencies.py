@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Final, Literal
 
 from tunefleet.errors import Fault
-from tunefleet.spec.documents.cycle_check import cycles
 from tunefleet.spec.documents.fault_messages import fault_at
-from tunefleet.spec.documents.merge import SPEC
-from tunefleet.spec.documents.stages import Draft
+from tunefleet.spec.documents.stages import SPEC, Draft
 from tunefleet.spec.expressions.condition import ConditionSpec
 from tunefleet.spec.expressions.placeholders import Reference
 from tunefleet.spec.expressions.references import PlaceholderMatch
@@ -175,3 +173,67 @@ def _cycles(found: Sequence[Edge], names: Mapping[str, int]) -> Iterator[Fault]:
         yield fault
         if number == _MAX_CYCLES:
             yield more(0, fault)
+
+
+def cycles(waits: Mapping[str, Collection[str]], most: int | None = None) -> list[list[str]]:
+    """Find dependency cycles.
+
+    Args:
+        waits: Task → the tasks that it waits for. Names without an entry wait for nothing.
+        most: Maximum number of cycles; each search covers all remaining tasks.
+
+    Returns:
+        Disjoint cycles, each in the order of waiting: the first task waits for the second, the last for the
+        first. A task that waits for itself is a cycle of one. Empty if and only if the graph is acyclic.
+    """
+    left = {name: [each for each in found if each in waits] for name, found in waits.items()}
+    found: list[list[str]] = []
+    while (most is None or len(found) < most) and (left := _without_ends(left)):
+        found.append(_cycle(left))
+        left = {name: above for name, above in left.items() if name not in found[-1]}
+    return found
+
+
+def layers(waits: Mapping[str, Collection[str]]) -> list[list[str]]:
+    """Sort tasks into layers: each is in the layer after its last dependency.
+
+    Args:
+        waits: Task → the tasks that it waits for, without cycles.
+    """
+    depth: dict[str, int] = {}
+    rest = {name: [each for each in above if each in waits] for name, above in waits.items()}
+    while rest:
+        ready = [name for name, above in rest.items() if all(each in depth for each in above)]
+        if not ready:
+            raise ValueError("tasks that wait for each other have no layers")
+        for name in ready:
+            depth[name] = max((depth[each] + 1 for each in rest.pop(name)), default=0)
+    return [[name for name in waits if depth[name] == at] for at in range(max(depth.values(), default=-1) + 1)]
+
+
+def _without_ends(waits: Mapping[str, list[str]]) -> dict[str, list[str]]:
+    """Repeatedly remove tasks without remaining dependencies (Kahn's algorithm)."""
+    count = {name: sum(each in waits for each in set(above)) for name, above in waits.items()}
+    below: dict[str, list[str]] = {name: [] for name in waits}
+    for name, above in waits.items():
+        for each in set(above) & waits.keys():
+            below[each].append(name)
+    free = [name for name, number in count.items() if number == 0]
+    while free:
+        for each in below[free.pop()]:
+            count[each] -= 1
+            if count[each] == 0:
+                free.append(each)
+    return {name: above for name, above in waits.items() if count[name] > 0}
+
+
+def _cycle(waits: Mapping[str, list[str]]) -> list[str]:
+    """Follow dependencies until a task repeats."""
+    # Terminates: every remaining task waits for another remaining one.
+    name = next(iter(waits))
+    walked: dict[str, None] = {}
+    while name not in walked:
+        walked[name] = None
+        name = next(each for each in waits[name] if each in waits)
+    names = list(walked)
+    return names[names.index(name) :]

@@ -12,16 +12,20 @@ from pydantic import ValidationError
 from tunefleet.errors import Fault, ReferenceFault
 from tunefleet.spec.documents.dependencies import Edge, edges
 from tunefleet.spec.documents.fault_messages import Unknown, below_path, explain, fault_at
-from tunefleet.spec.documents.merge import SPEC
-from tunefleet.spec.documents.stages import Draft, drafts
+from tunefleet.spec.documents.stages import SPEC, Draft, drafts
 from tunefleet.spec.documents.typed import read_spec
 from tunefleet.spec.expressions import result_keys
-from tunefleet.spec.expressions.budget import MAX_MERGED_CHARACTERS, MAX_MERGED_VALUES, MAX_PLACEHOLDERS, SIZE_HINT
 from tunefleet.spec.expressions.condition import ConditionSpec
+from tunefleet.spec.expressions.graph_template import is_template
 from tunefleet.spec.expressions.placeholders import Reference, Stray
 from tunefleet.spec.expressions.references import PlaceholderMatch, find, resolve
-from tunefleet.spec.expressions.resolved_size import SizeBudget
-from tunefleet.spec.expressions.template_prompts import is_template
+from tunefleet.spec.expressions.size_limits import (
+    MAX_MERGED_CHARACTERS,
+    MAX_MERGED_VALUES,
+    MAX_PLACEHOLDERS,
+    SIZE_HINT,
+    SizeBudget,
+)
 from tunefleet.spec.tasks.task_types import TaskSpec
 from tunefleet.spec.text import Path, Source
 from tunefleet.spec.value_preview import MAX_FAULTS, more

@@ -11,9 +11,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from tunefleet.errors import Fault
 from tunefleet.spec.base import Block, Text, as_list, known_keys, wrong
 from tunefleet.spec.documents.fault_messages import explain, fault_at
-from tunefleet.spec.documents.kinds import nearest_kind, task_kinds
-from tunefleet.spec.documents.merge import SPEC, merged_source
-from tunefleet.spec.expressions.budget import MAX_MERGED_VALUES, SIZE_HINT, Scale, Size
+from tunefleet.spec.documents.typed import nearest_kind, task_kinds
+from tunefleet.spec.expressions.size_limits import MAX_MERGED_VALUES, SIZE_HINT, Scale, Size
 from tunefleet.spec.text import Path, Source
 from tunefleet.validation_errors import UNKNOWN_KEY, show
 
@@ -23,6 +22,9 @@ _NOT_IN_NAMES: Final = "${}[]#:/\\"
 # Keys of a spec that control whether and when the task runs; not part of the task's own model.
 TASK_LEVEL: Final = ("dependsOn", "condition")
 _NOT_SHARED: Final = ("stages", "graph")
+SPEC: Path = ("spec",)
+# Mappings whose `type` determines their keys: with another type, a stage inherits none of the shared keys.
+_TYPED: Final = frozenset({(*SPEC, "data"), (*SPEC, "output", "destination"), (*SPEC, "checkpoint", "load")})
 
 
 def task_name(value: str) -> str:
@@ -270,3 +272,40 @@ def _keys_of(draft: Draft) -> set[str]:
 
 # Limits of one workflow; the merged sizes count shared values once per task.
 MAX_TASKS: Final = 5_000
+
+
+def merged_source(source: Source, base: Mapping[str, Any], own: Mapping[str, Any], own_at: Path) -> Source:
+    """Return the spec of one stage as if it were the only one.
+
+    Args:
+        base: The mapping below `spec` that all stages share.
+        own: The stage's `spec`.
+        own_at: Its path in the document.
+
+    Returns:
+        `{"spec": …}`; each value has the position where it was written, in the stage or in the shared keys.
+    """
+    merged, origins = _merge(base, SPEC, own, own_at, SPEC)
+    return source.part({"spec": merged}, origins)
+
+
+def _merge(
+    base: Mapping[str, Any], base_at: Path, own: Mapping[str, Any], own_at: Path, at: Path
+) -> tuple[dict[str, Any], dict[Path, Path]]:
+    """Merge, and return the origins: outermost path in the result → path in the document."""
+    merged: dict[str, Any] = {}
+    origins = {at: own_at}
+    if at in _TYPED and None not in (base.get("type"), own.get("type")) and base["type"] != own["type"]:
+        return dict(own), origins
+    # Mappings are merged recursively; any other value of the stage replaces the shared one.
+    for key, value in base.items():
+        override = own.get(key)
+        if isinstance(value, Mapping) and isinstance(override, Mapping):
+            merged[key], inner = _merge(value, (*base_at, key), override, (*own_at, key), (*at, key))
+            origins |= inner
+        elif key in own:
+            merged[key] = override
+        else:
+            merged[key] = value
+            origins[*at, key] = (*base_at, key)
+    return merged | {key: value for key, value in own.items() if key not in base}, origins

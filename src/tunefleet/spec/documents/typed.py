@@ -1,9 +1,13 @@
-"""Validates a task's spec against the model of its type: all errors in one pass, with or without references."""
+"""All task types, also of installed plugins, and the validation of a task's spec against the model of its type."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.metadata import entry_points
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Final, cast
 
 from pydantic import ValidationError
@@ -11,9 +15,9 @@ from pydantic import ValidationError
 from tunefleet.errors import Fault
 from tunefleet.spec.base import Block, known_keys
 from tunefleet.spec.documents.fault_messages import Unknown, below_path, explain, fault_at, refusal_of
-from tunefleet.spec.documents.kinds import nearest_kind, task_kinds
 from tunefleet.spec.documents.refused_keys import REFUSED, REFUSED_KINDS, says_nothing
-from tunefleet.spec.tasks.task_types import BaseTaskSpec, TaskSpec, across
+from tunefleet.spec.tasks.base_task import BaseTaskSpec
+from tunefleet.spec.tasks.task_types import TASK_KINDS, TaskSpec, across
 from tunefleet.spec.text import Path, Source
 from tunefleet.spec.value_preview import nearest
 from tunefleet.validation_errors import UNKNOWN_KEY, show
@@ -21,6 +25,8 @@ from tunefleet.validation_errors import UNKNOWN_KEY, show
 SPEC: Final[Path] = ("spec",)
 # Keys among which a misspelled `taskType` is searched.
 _MAX_KEYS: Final = 100
+logger = logging.getLogger(__name__)
+GROUP: Final = "tunefleet.kinds"
 
 
 def read_spec(source: Source, faults: list[Fault], unknown: Unknown | None = None) -> TaskSpec | None:
@@ -156,3 +162,39 @@ def _valid_blocks(kind: type[BaseTaskSpec], data: dict[str, Any]) -> dict[str, A
         except ValidationError:
             continue  # already reported
     return valid
+
+
+@cache
+def task_kinds() -> Mapping[str, type[BaseTaskSpec]]:
+    """Return task type → its spec class. Cached: plugins that are installed later require a restart."""
+    # Not at import: a plugin's spec imports this package, which would then be only partially initialized.
+    return MappingProxyType({**TASK_KINDS, **_plugin_kinds()})
+
+
+def nearest_kind(name: object) -> str | None:
+    """Return the task type that was probably meant; `None` if no single one is close."""
+    if not isinstance(name, str):
+        return None
+    guess = name if name in task_kinds() else nearest(name, [*task_kinds(), *REFUSED_KINDS])
+    return guess if guess in task_kinds() else None
+
+
+def _plugin_kinds() -> dict[str, type[BaseTaskSpec]]:
+    found: dict[str, type[BaseTaskSpec]] = {}
+    for point in entry_points(group=GROUP):
+        try:
+            found[point.name] = _checked(point.name, point.load())
+        except Exception as error:  # noqa: BLE001 -- a faulty plugin must not stop the server
+            logger.warning("The task type %s (%s) is not available: %s", point.name, point.value, error)
+    return found
+
+
+def _checked(name: str, spec: object) -> type[BaseTaskSpec]:
+    # A plugin must not change the meaning of an existing task type.
+    if name in TASK_KINDS or name in REFUSED_KINDS:
+        raise ValueError(f"{name} is already in use")
+    if not (isinstance(spec, type) and issubclass(spec, BaseTaskSpec)):
+        raise TypeError("it is not a subclass of tunefleet.spec.BaseTaskSpec")
+    if spec.model_fields["task_type"].default != name:
+        raise ValueError(f"the default of its task_type is not {name!r}")
+    return spec

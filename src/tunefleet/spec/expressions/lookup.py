@@ -9,7 +9,7 @@ import orjson
 
 from tunefleet.errors import ReferenceFault
 from tunefleet.spec.expressions.placeholders import Reference
-from tunefleet.spec.expressions.resolved_size import SizeBudget
+from tunefleet.spec.expressions.size_limits import SizeBudget
 from tunefleet.spec.value_preview import nearest
 from tunefleet.validation_errors import cut, show
 

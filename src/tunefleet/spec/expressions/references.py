@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from tunefleet.errors import InputError, ReferenceFault
-from tunefleet.spec.expressions import template_prompts
+from tunefleet.spec.expressions import graph_template
 from tunefleet.spec.expressions.lookup import Envelopes, look_up, text_within
 from tunefleet.spec.expressions.placeholders import (
     Escape,
@@ -25,7 +25,7 @@ from tunefleet.spec.expressions.placeholders import (
     reference,
     whole,
 )
-from tunefleet.spec.expressions.resolved_size import SizeBudget
+from tunefleet.spec.expressions.size_limits import SizeBudget
 from tunefleet.spec.text import Path, dotted
 from tunefleet.validation_errors import show
 
@@ -69,8 +69,8 @@ def find(spec: Any, names: Collection[str] = ()) -> Iterator[PlaceholderMatch]:
     for index, entry in _entries(spec, names):
         if isinstance(spec["data"]["items"][index], Mapping):  # strings were covered above
             yield PlaceholderMatch(("data", "items", index), entry, alone=True)
-    for where, column in template_prompts.columns(spec):
-        named = template_prompts.named_by(column, names)
+    for where, column in graph_template.columns(spec):
+        named = graph_template.named_by(column, names)
         if named is not None:
             yield PlaceholderMatch((*where, "node" if "node" in column else "expr"), named, alone=False)
 
@@ -130,12 +130,12 @@ def resolve(spec: Mapping[str, Any], envelopes: Envelopes, made: SizeBudget | No
     if named:
         keeps = partial(_keeps, spec.get("taskType"))
         resolved["data"]["items"] = _items(resolved["data"]["items"], named, envelopes, room, keeps)
-    if template_prompts.is_template(spec):
-        template_prompts.settle_system_prompt(resolved)
+    if graph_template.is_template(spec):
+        graph_template.settle_system_prompt(resolved)
         resolved["data"] = _at(
-            ("data", "template"), lambda: template_prompts.to_list(resolved["data"], envelopes, room, made)
+            ("data", "template"), lambda: graph_template.to_list(resolved["data"], envelopes, room, made)
         )
-    elif template_prompts.is_template(resolved):
+    elif graph_template.is_template(resolved):
         raise ReferenceFault(
             "spec.data: a result cannot contain a graph_template.", hint="Write it in the workflow file."
         )

@@ -14,7 +14,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from tunefleet.spec.base import Block, NotBool, PositiveFloat, PositiveInt, Text, wrong
-from tunefleet.spec.options.adapter import LoraSpec
+from tunefleet.spec.options.model import LoraSpec
 
 StrategyName = Literal[
     "fedavg",

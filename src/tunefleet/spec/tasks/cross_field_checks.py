@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tunefleet.spec.options.adapter import QuantizationSpec
 from tunefleet.spec.options.checkpoint_storage import CheckpointSpec
 from tunefleet.spec.options.data import TrainingData
-from tunefleet.spec.options.deepspeed_zero import deepspeed_faults
-from tunefleet.spec.options.model import ModelSpec
+from tunefleet.spec.options.model import ModelSpec, QuantizationSpec
 from tunefleet.spec.options.output import OutputSpec
 from tunefleet.spec.options.policy import EvaluateSpec, PredictionsSpec
-from tunefleet.spec.options.training_options import CommonTrainingSpec, TrainingSpec
+from tunefleet.spec.options.training_options import CommonTrainingSpec, TrainingSpec, deepspeed_faults
 from tunefleet.validation_errors import show
 
 # Path below the spec, message, hint.

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from tunefleet.spec.base import Block, NaturalFloat, NotBool, PositiveInt, Text, wrong
-from tunefleet.spec.options.adapter import LoraSpec
 from tunefleet.spec.options.federation_options import Strategy, StrategySpec
+from tunefleet.spec.options.model import LoraSpec
 from tunefleet.spec.options.policy import LimitsSpec
 from tunefleet.spec.options.resources import MAX_SHARDS
 from tunefleet.spec.options.trainer import OURS

@@ -10,8 +10,8 @@ from pydantic import Field
 from tunefleet.spec.base import NotBool
 from tunefleet.spec.options.checkpoint_storage import CheckpointLoadSpec, LoadedCheckpointSpec, pointer_of
 from tunefleet.spec.options.environment import runs_code
-from tunefleet.spec.options.export import PostprocessSpec
 from tunefleet.spec.options.generation import InferenceSpec
+from tunefleet.spec.options.output import PostprocessSpec
 from tunefleet.spec.options.prompts import EchoData, InferenceData, PromptData
 from tunefleet.spec.options.resources import ResourcesSpec
 from tunefleet.spec.options.served_model import GeneratorModelSpec, tensor_parallel_size

@@ -8,12 +8,11 @@ from typing import Any, ClassVar, Final, Literal
 
 from pydantic import Field
 
-from tunefleet.spec.options.adapter import LoraSpec, QuantizationSpec, quantized
 from tunefleet.spec.options.checkpoint_storage import CheckpointLoadSpec, CheckpointSpec, pointer_of
 from tunefleet.spec.options.data import TrainingData
 from tunefleet.spec.options.devices import DevicesSpec
 from tunefleet.spec.options.generation import GenerationSpec, RewardModelSpec
-from tunefleet.spec.options.model import AttentionName, ModelSpec
+from tunefleet.spec.options.model import AttentionName, LoraSpec, ModelSpec, QuantizationSpec, quantized
 from tunefleet.spec.options.policy import EvaluateSpec, PredictionsSpec, ShardSpec
 from tunefleet.spec.options.preference import PpoTrainingSpec
 from tunefleet.spec.options.preference_data import PpoData

@@ -15,8 +15,8 @@ from tunefleet.runtime import new_launch_id
 from tunefleet.schemas.job_folder import Job, Participant
 from tunefleet.schemas.worker_link import InputRef, Offer
 from tunefleet.spec import load_task_spec
-from tunefleet.spec.documents.kinds import task_kinds
 from tunefleet.spec.documents.paths import WorkerPath, worker_paths
+from tunefleet.spec.documents.typed import task_kinds
 from tunefleet.worker.context import WorkerContext
 from tunefleet.worker.interfaces import Delivery
 from tunefleet.worker.jobs.checkpoint_restore import CheckpointRestorer

@@ -18,7 +18,7 @@ from tunefleet.workloads.engine.client import connect
 from tunefleet.workloads.engine.protocol import Engine, EngineModel
 from tunefleet.workloads.engine.vllm_options import UTILIZATION, parallel
 from tunefleet.workloads.inference import engines
-from tunefleet.workloads.inference.weights import engine_model, runtime_adapters
+from tunefleet.workloads.inference.engines import engine_model, runtime_adapters
 
 # Memory of an engine relative to the size of its weights; the excess is for the computation.
 _BESIDE: Final = 1.2

@@ -1,13 +1,11 @@
-"""Resolves models and datasets of the Hugging Face Hub, with quick and clear errors.
-
-The libraries retry an unreachable hub for most of a minute. Here one short request checks that the name exists and the
-hub answers; if it does not respond, the local cache is used.
-"""
+"""Resolves and downloads models and datasets of the Hugging Face Hub, with download progress and clear errors."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple
 
@@ -22,12 +20,20 @@ from huggingface_hub.errors import (
 
 from tunefleet.errors import DataError, ModelError, UnreachableError
 from tunefleet.spec.base import hub_id_error, is_revision
-from tunefleet.workloads.common import download_progress
 
 Kind = Literal["model", "dataset"]
 _TIMEOUT_S = 10.0
 # Licenses are accepted on the official site, even if the files come from a mirror.
 _PAGES: Final = "https://huggingface.co"
+_MB: Final = 1_000_000
+_POLL_S: Final = 1.0
+# Polls without progress after which watching ends: the download has failed or needs fewer files than expected.
+_MAX_IDLE_POLLS: Final = 10
+# Suffixes of weight files in order of preference: loading fetches all files with the first suffix that exists.
+_WEIGHTS: Final = (".safetensors", ".bin")
+_SMALL: Final = (".json", ".txt", ".model", ".jinja")
+_reporters: list[Callable[..., None]] = []
+_watched: set[str] = set()
 
 
 class Resolved(NamedTuple):
@@ -80,7 +86,7 @@ def resolve(name: str, kind: Kind, revision: str | None = None) -> Resolved:
         return Resolved(cached, revision)
     if kind == "model":
         sizes = {file.rfilename: file.size or 0 for file in getattr(about, "siblings", None) or ()}
-        download_progress.watch(name, sizes, Path(constants.HF_HUB_CACHE))
+        watch_download(name, sizes, Path(constants.HF_HUB_CACHE))
     # Pinned to the commit: a push during the job must not mix files of two revisions.
     return Resolved(name, getattr(about, "sha", None) or revision)
 
@@ -147,7 +153,7 @@ def _ask(name: str, kind: Kind, revision: str | None) -> Any:
     hub = HfApi()
     about: Any
     if kind == "model":
-        about = hub.model_info(name, revision=revision, timeout=_TIMEOUT_S, files_metadata=download_progress.wanted())
+        about = hub.model_info(name, revision=revision, timeout=_TIMEOUT_S, files_metadata=_reports_downloads())
     else:
         about = hub.dataset_info(name, revision=revision, timeout=_TIMEOUT_S)
     if getattr(about, "gated", False):
@@ -175,3 +181,51 @@ def _cached(name: str, kind: Kind, revision: str | None) -> str | None:
         return str(snapshot_download(name, repo_type=kind, revision=revision, local_files_only=True))
     except (LocalEntryNotFoundError, HFValidationError):
         return None
+
+
+def report_downloads_to(progress: Callable[..., None]) -> None:
+    """Set the function that download progress is reported to, usually `Journal.progress`."""
+    _reporters[:] = [progress]
+
+
+def _reports_downloads() -> bool:
+    """Return whether download progress is reported."""
+    return bool(_reporters)
+
+
+def watch_download(name: str, sizes: Mapping[str, int], cache: Path) -> None:
+    """Report the download progress of a model from a background thread; does nothing if it is watched already."""
+    if not _reporters or name in _watched:
+        return
+    _watched.add(name)
+    # The size of the cache folder is polled: the download happens inside the libraries, without a callback.
+    folder = cache / f"models--{name.replace('/', '--')}" / "blobs"
+    arguments = folder, loaded_bytes(sizes), _reporters[-1]
+    threading.Thread(target=_follow, args=arguments, name="arrivals", daemon=True).start()
+
+
+def loaded_bytes(sizes: Mapping[str, int]) -> int:
+    """Return how many bytes loading a model downloads: weights in one format, and small files."""
+    weights = next((end for end in _WEIGHTS if any(name.endswith(end) for name in sizes)), None)
+    ends = _SMALL if weights is None else (weights, *_SMALL)
+    return sum(size for name, size in sizes.items() if name.endswith(ends))
+
+
+def _follow(folder: Path, total: int, progress: Callable[..., None]) -> None:
+    idle, before = 0, _bytes_in(folder)
+    while before < total and idle < _MAX_IDLE_POLLS:
+        time.sleep(_POLL_S)
+        done = _bytes_in(folder)
+        idle = idle + 1 if done == before else 0
+        if done != before:
+            progress(f"fetching {min(done, total) // _MB:,} of {-(-total // _MB):,} MB")
+        before = done
+
+
+def _bytes_in(folder: Path) -> int:
+    """Return the size of a cache folder, including unfinished files."""
+    found = 0
+    for path in folder.glob("*"):
+        with suppress(OSError):  # renamed in the meantime
+            found += path.stat().st_size
+    return found

@@ -1,11 +1,9 @@
-"""Commands to a job without a Trainer that processes items: pause or abort between two items.
-
-The job must save finished items itself: a pause only ends the process, and the next launch continues.
-"""
+"""A job without a Trainer that processes items: commands between two items, and progress."""
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -15,9 +13,9 @@ from tunefleet import trainer_control
 from tunefleet.schemas.control import BETWEEN_ITEMS
 from tunefleet.trainer_control.control.command_queue import Command, CommandQueue
 from tunefleet.trainer_control.control.control_server import ControlServer
+from tunefleet.trainer_control.session import JobSession
 
 logger = logging.getLogger(__name__)
-
 _PAUSED: Final = "the task was paused"
 
 
@@ -92,3 +90,37 @@ class ItemControl:
             self._session.status.write(state="paused", intent="pause", step=done)
             self._board.close(_PAUSED)
             raise SystemExit(0)
+
+
+class ProgressReporter:
+    """Reports the number of finished items to the journal and the status."""
+
+    def __init__(
+        self,
+        session: JobSession,
+        total: int,
+        before: int = 0,
+        phase: str = "embedding",
+        *,
+        check_commands: Callable[[int], None] | None = None,
+    ) -> None:
+        self._session = session
+        self._total = total
+        self._before = before
+        self._phase = phase
+        self._check_commands = check_commands
+        self._began = time.monotonic()
+        if before:
+            session.journal.event("items.kept", f"{before:,} of {total:,} items were done in an earlier launch.")
+
+    def at(self, done: int) -> None:
+        """Report the number of finished items; carry out commands that arrived meanwhile."""
+        took_s = time.monotonic() - self._began
+        made = done - self._before
+        eta_s = took_s / made * (self._total - done) if made > 0 else None
+        self._session.status.update(
+            state="running", phase=self._phase, step=done, max_steps=self._total, eta_s=eta_s, at=time.time()
+        )
+        self._session.journal.progress(self._phase, step=done, max_steps=self._total, eta_s=eta_s)
+        if self._check_commands is not None:
+            self._check_commands(done)

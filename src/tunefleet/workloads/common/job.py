@@ -17,7 +17,7 @@ from tunefleet.schemas.job_folder import Job, JobFolder
 from tunefleet.spec import BaseTaskSpec, load_task_spec
 from tunefleet.trainer_control import JobSession
 from tunefleet.trainer_control.journal.null import Journal
-from tunefleet.workloads.common import download_progress, job_secrets
+from tunefleet.workloads.common import hub_files, job_secrets
 
 SpecT = TypeVar("SpecT", bound=BaseTaskSpec)
 # Deprecation notices of libraries are for maintainers, not for readers of a job's log.
@@ -52,7 +52,7 @@ class OpenedJob(Generic[SpecT]):
 def open_task(folder: Path, wanted: type[SpecT], *, filled: bool = True) -> OpenedJob[SpecT]:
     """Open the job of a folder."""
     session = trainer_control.open_session(folder)
-    download_progress.report_to(session.journal.progress)
+    hub_files.report_downloads_to(session.journal.progress)
     job = Job.model_validate(session.job)
     return OpenedJob(job, checked(job.spec, wanted, filled=filled), JobFolder(folder), session)
 

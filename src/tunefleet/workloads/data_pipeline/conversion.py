@@ -1,4 +1,4 @@
-"""The `convert` step: from the parts of a row to the wanted shape."""
+"""The `convert` step: from the parts of a row to the wanted shape; and the tokenizers that steps name."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, Final
 from tunefleet.analysis.dataset.messages import Message, RowError
 from tunefleet.analysis.dataset.parts import Parts
 from tunefleet.analysis.dataset.shapes import Recognized, recognize
+from tunefleet.errors import ModelError
 from tunefleet.spec.tasks.data_steps import ConvertSpec
 from tunefleet.workloads.data_pipeline.row_types import value_of
 
@@ -115,3 +116,51 @@ _WRITERS: Final[dict[str, Callable[[Parts, ConvertSpec, Template], dict[str, Any
     "text": _text,
     "preference": _preference,
 }
+
+
+class Tokenizers:
+    """The tokenizers of one task.
+
+    Args:
+        local: Name → its folder on this machine, for uploaded tokenizers.
+    """
+
+    def __init__(self, local: Mapping[str, str]) -> None:
+        self._local = dict(local)
+        self._loaded: dict[str, Any] = {}
+
+    def counter(self, name: str | None) -> Callable[[str], int]:
+        """Return a function that counts the tokens of a text, without special tokens."""
+
+        def count(text: str) -> int:
+            return len(self._of(name or "")(text, add_special_tokens=False)["input_ids"])
+
+        return count
+
+    def template(self, name: str | None) -> Template:
+        """Return a function that renders a chat as text: a model's chat template, or ChatML."""
+        if name is None:
+            return chatml
+
+        def write(messages: Sequence[Message]) -> str:
+            tokenizer = self._of(name)
+            if not tokenizer.chat_template:
+                raise ModelError(
+                    f"The tokenizer of {name} has no chat template.",
+                    hint="Name a model that was trained to chat, or omit the tokenizer for ChatML.",
+                )
+            try:
+                return str(tokenizer.apply_chat_template(list(messages), tokenize=False))
+            except (ValueError, TypeError, KeyError) as error:
+                raise RowError(f"the chat template of {name} rejects it: {error}") from None
+
+        return write
+
+    def _of(self, name: str) -> Any:
+        if name not in self._loaded:
+            # Transformers takes seconds to import, and most tasks need no tokenizer.
+            from tunefleet.workloads.common import base_model
+
+            source = base_model.locate(name, self._local.get(name))
+            self._loaded[name] = base_model.load_tokenizer(source)
+        return self._loaded[name]

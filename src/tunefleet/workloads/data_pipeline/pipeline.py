@@ -16,14 +16,12 @@ from tunefleet.analysis.dataset.messages import RowError
 from tunefleet.errors import DataError
 from tunefleet.spec.tasks.data_steps import StepBlock
 from tunefleet.spec.tasks.data_task import DataTaskSpec
-from tunefleet.workloads.data_pipeline.columns import mapped
-from tunefleet.workloads.data_pipeline.conversion import Conversion
+from tunefleet.workloads.data_pipeline.conversion import Conversion, Tokenizers
 from tunefleet.workloads.data_pipeline.deduplication import Duplicates, same_rows
-from tunefleet.workloads.data_pipeline.filters import holds
 from tunefleet.workloads.data_pipeline.inputs import Source
+from tunefleet.workloads.data_pipeline.row_steps import holds, mapped
 from tunefleet.workloads.data_pipeline.row_types import Row
 from tunefleet.workloads.data_pipeline.spool import Spool
-from tunefleet.workloads.data_pipeline.tokenizers import Tokenizers
 
 Rows = Iterator[Row]
 _REPORT_ROWS = 1000

@@ -14,7 +14,7 @@ import orjson
 from tunefleet.artifacts.archive import only_folder, unpacked_path
 from tunefleet.errors import DataError
 from tunefleet.spec import DataTaskSpec
-from tunefleet.spec.tasks.data_preview import PreviewSpec
+from tunefleet.spec.tasks.data_task import PreviewSpec
 from tunefleet.trainer_control import JobSession
 from tunefleet.trainer_control.files import write_json
 from tunefleet.workloads.common import base_model
@@ -22,10 +22,10 @@ from tunefleet.workloads.common.job import open_task
 from tunefleet.workloads.data.formats import choose
 from tunefleet.workloads.data.preview import described
 from tunefleet.workloads.data.tokenization import Encoder
+from tunefleet.workloads.data_pipeline.conversion import Tokenizers
 from tunefleet.workloads.data_pipeline.inputs import Source
 from tunefleet.workloads.data_pipeline.pipeline import Count, Pipeline
 from tunefleet.workloads.data_pipeline.row_types import Row
-from tunefleet.workloads.data_pipeline.tokenizers import Tokenizers
 from tunefleet.workloads.data_pipeline.writer import write
 
 # Folder for rows that wait for others; deleted at the end.

@@ -13,6 +13,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import sys
 import time
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import Any, NoReturn
 
+import psutil
 from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
@@ -30,13 +32,16 @@ from tunefleet.runtime.environment import thread_count
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.trainer_control import diagnostics
 from tunefleet.trainer_control.diagnostics import RANKS
+from tunefleet.trainer_control.distributed.world import NODE
 from tunefleet.trainer_control.files import read_json, write_json
-from tunefleet.workloads.distributed import torchrun_nodes
 from tunefleet.workloads.distributed.ranks import LAUNCHER
 from tunefleet.workloads.faults import FAILED, INPUT_FAILED
 
+_HINT = (
+    "All nodes must be able to reach this address and port: check the firewall, and the gang address and port "
+    "settings of the first node's worker."
+)
 logger = logging.getLogger(__name__)
-
 _ENTRY = "tunefleet.workloads.entrypoint"
 # Signals that are a cause and not a consequence. SIGABRT is missing: NCCL aborts a rank whose peer is lost.
 _ROOT_CAUSES = (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
@@ -67,7 +72,7 @@ def main(folder: Path, processes: int) -> int:
     except (DistStoreError, DistNetworkError, TimeoutError) as error:
         if gang is None:
             raise
-        _fail(JobFolder(folder), torchrun_nodes.missed(gang, error), "network")
+        _fail(JobFolder(folder), _rendezvous_failure(gang, error), "network")
         return FAILED
     if gang is not None and gang["rank"] > 0:
         # Rank 0 writes the status on the first node; on other nodes no trainer does.
@@ -79,7 +84,7 @@ def main(folder: Path, processes: int) -> int:
 def arguments(folder: Path, processes: int, gang: Mapping[str, Any] | None = None) -> list[str]:
     """Return the arguments of torchrun."""
     if gang is not None:
-        return [*torchrun_nodes.arguments(gang, processes), "--module", _ENTRY, str(folder)]
+        return [*_node_arguments(gang, processes), "--module", _ENTRY, str(folder)]
     # Loopback only: the rendezvous must not listen on the network, and the host name may not resolve.
     options = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={processes}"]
     return [*options, "--module", _ENTRY, str(folder)]
@@ -91,7 +96,7 @@ def _prepare_environment(processes: int, gang: Mapping[str, Any] | None) -> None
     os.environ["PYTHONSAFEPATH"] = "1"
     os.environ[LAUNCHER] = str(os.getpid())
     if gang is not None:
-        torchrun_nodes.prepare_environment(gang)
+        _prepare_node_environment(gang)
     elif sys.platform == "linux":
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
@@ -176,3 +181,49 @@ def _end_by(number: signal.Signals) -> NoReturn:
 
 if __name__ == "__main__":
     sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))
+
+
+def _node_arguments(gang: Mapping[str, Any], processes: int) -> list[str]:
+    """Return the arguments of torchrun on one node."""
+    return [
+        f"--nnodes={gang['nodes']}",
+        f"--node-rank={gang['rank']}",
+        f"--nproc-per-node={processes}",
+        # The server retries the task instead, with all nodes.
+        "--max-restarts=0",
+        "--rdzv-backend=static",
+        f"--rdzv-id={gang['id']}",
+        f"--rdzv-endpoint={gang['host']}:{gang['port']}",
+        f"--rdzv-conf=timeout={int(gang['join_s'])}",
+        f"--master-addr={gang['host']}",
+        f"--master-port={gang['port']}",
+        f"--local-addr={gang['address']}",
+    ]
+
+
+def _prepare_node_environment(gang: Mapping[str, Any]) -> None:
+    """Set the node's rank and the network interface in the environment, unless an interface is set already."""
+    os.environ[NODE] = str(gang["rank"])
+    interface = interface_of(str(gang["address"])) if sys.platform == "linux" else None
+    if interface is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+        os.environ.setdefault("NCCL_SOCKET_IFNAME", interface)
+
+
+def interface_of(address: str) -> str | None:
+    """Return the interface with an address; None if there is none, which lets torch choose."""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(each.family in {socket.AF_INET, socket.AF_INET6} and each.address == address for each in addresses):
+            return name
+    logger.warning("No network interface has the address %s; torch chooses one", address)
+    return None
+
+
+def _rendezvous_failure(gang: Mapping[str, Any], error: BaseException) -> str:
+    """Return the error message of a failed rendezvous."""
+    endpoint = f"{gang['host']}:{gang['port']} within {gang['join_s']:.0f} s"
+    lines = str(error).strip().splitlines()
+    detail = f" ({lines[0]})" if lines else ""
+    if gang["rank"] == 0:
+        return f"Not all {gang['nodes']} nodes connected to {endpoint}{detail}. {_HINT}"
+    return f"Node {gang['rank']} could not connect to the first node at {endpoint}{detail}. {_HINT}"

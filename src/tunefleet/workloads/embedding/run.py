@@ -17,11 +17,9 @@ from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import EmbeddingTaskSpec
 from tunefleet.spec.tasks.retrieval import VECTORS
 from tunefleet.trainer_control.files import write_json
-from tunefleet.workloads.common.item_control import ItemControl
+from tunefleet.workloads.common.item_control import ItemControl, ProgressReporter
 from tunefleet.workloads.common.job import open_task
-from tunefleet.workloads.embedding.embedding_log import ProgressReporter
-from tunefleet.workloads.embedding.encoder import Encoder, open_encoder
-from tunefleet.workloads.embedding.model_source import Loading, Vectors
+from tunefleet.workloads.embedding.encoder import Encoder, Loading, Vectors, open_encoder
 from tunefleet.workloads.embedding.vector_cache import VectorCache, encoded, fingerprint
 from tunefleet.workloads.inference.items import Item, read_items
 

@@ -16,8 +16,7 @@ import numpy as np
 import orjson
 
 from tunefleet.trainer_control.files import read_json, write_json
-from tunefleet.workloads.embedding.encoder import Encoder
-from tunefleet.workloads.embedding.model_source import Vectors
+from tunefleet.workloads.embedding.encoder import Encoder, Vectors
 
 
 def fingerprint(texts: Iterable[str], *about: Any) -> str:

@@ -25,7 +25,7 @@ from tunefleet.errors import MachineError, UnreachableError
 from tunefleet.runtime import envs
 from tunefleet.runtime.warm import engine_registry
 from tunefleet.settings import EngineSettings, load
-from tunefleet.workloads.engine import messages as wire
+from tunefleet.workloads.engine import protocol
 from tunefleet.workloads.engine.protocol import Answer, Choice, EngineModel, Request
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ class WarmEngine:
                         if "say" in message:
                             self._say(str(message["say"]))
                             continue
-                        answer = wire.answer_of(message["answer"])
+                        answer = protocol.answer_of(message["answer"])
                         del waiting[answer.key]
                         yield answer
                     return
@@ -142,7 +142,7 @@ class WarmEngine:
                         if len(text) > len(sent):
                             piece, sent = text[len(sent) :], text
                             yield piece
-                    return wire.choice_of(message["choice"])
+                    return protocol.choice_of(message["choice"])
             except ConnectionLostError:
                 failures += 1
                 self._restart(failures)
@@ -200,7 +200,7 @@ class _EngineProcess:
     def __init__(self, model: EngineModel, gpus: tuple[str, ...], site: str, idle_s: float, apart: str) -> None:
         self.base = engine_registry.base_of(gpus, site, apart)
         self._model = model
-        self._digest = wire.digest(model)
+        self._digest = protocol.model_digest(model)
         self._gpus = gpus
         self._site = site
         self._idle_s = idle_s
@@ -324,7 +324,7 @@ class EngineConnection:
         """
         try:
             for message in messages:
-                self._connection.sendall(wire.line(message))
+                self._connection.sendall(protocol.to_line(message))
         except OSError as error:
             raise ConnectionLostError from error
 
@@ -343,7 +343,7 @@ class EngineConnection:
             raise ConnectionLostError
         message: dict[str, Any] = json.loads(text)
         if "error" in message:
-            raise wire.raised(message["error"])
+            raise protocol.error_of(message["error"])
         return message
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any, Protocol
 
 from tunefleet.runtime.warm.engine_registry import peer_uid
-from tunefleet.workloads.engine import messages
+from tunefleet.workloads.engine import protocol
 from tunefleet.workloads.engine.protocol import Answer, Choice, Engine, Request
 from tunefleet.workloads.faults import ClientGoneError
 
@@ -110,7 +110,7 @@ class ClientConnection:
                     self._host.fall()
                     return
                 logger.log(logging.INFO, "A request failed: %s", error, exc_info=True)
-                self._send({"error": messages.failure(error)})
+                self._send({"error": protocol.failure_of(error)})
 
     def _answer(self, message: dict[str, Any]) -> None:
         engine: Any = self._host.engine
@@ -123,14 +123,14 @@ class ClientConnection:
         elif op == "generate":
             self._generate(engine)
         elif op == "stream":
-            self._stream(engine, messages.request_of(message["request"]))
+            self._stream(engine, protocol.request_of(message["request"]))
         else:
             raise ValueError(f"There is no operation {op!r}.")
 
     def _generate(self, engine: InProcessEngine) -> None:
         requests = []
         while (message := self._read()) is not None and "request" in message:
-            requests.append(messages.request_of(message["request"]))
+            requests.append(protocol.request_of(message["request"]))
         remove_listener = self._host.listen_to(lambda sentence: self._send({"say": sentence}))
         try:
             for answer in engine.generate(requests, gone=self._gone):
@@ -171,4 +171,4 @@ class ClientConnection:
     def _send(self, message: dict[str, Any]) -> None:
         # Messages of the engine come from other threads than answers; lines must not be interleaved.
         with self._sending:
-            self._connection.sendall(messages.line(message))
+            self._connection.sendall(protocol.to_line(message))

@@ -25,7 +25,7 @@ from tunefleet.runtime import locks
 from tunefleet.trainer_control import process_identity
 from tunefleet.trainer_control.files import write_json
 from tunefleet.workloads.common.base_model import locate
-from tunefleet.workloads.engine import messages
+from tunefleet.workloads.engine import protocol
 from tunefleet.workloads.engine.protocol import Engine, EngineModel
 from tunefleet.workloads.engine.rpc import ClientConnection
 
@@ -48,9 +48,9 @@ class Host:
         self._listener = listener
         self._base = base
         self._idle_s = idle_s
-        self.model = messages.model_of(about["model"])
+        self.model = protocol.model_of(about["model"])
         self._gpus = tuple(about["gpus"])
-        self.digest = messages.digest(self.model)
+        self.digest = protocol.model_digest(self.model)
         self.loaded = threading.Event()
         self.engine: Engine | None = None
         self.failure: dict[str, Any] | None = None
@@ -70,7 +70,7 @@ class Host:
             self.engine = open_engine(self.model, gpus=self._gpus, say=self.say)
         except Exception as error:
             logger.exception("%s cannot be loaded", self.model.identifier)
-            self.failure = messages.failure(error)
+            self.failure = protocol.failure_of(error)
         self.loaded.set()
         if self.failure is not None:
             # Clients that are waiting get the error, also if loading failed before they connected. Later ones start
@@ -215,7 +215,7 @@ def main(arguments: list[str]) -> int:
                 "gpus": about["gpus"],
                 "site": about["site"],
                 "model": about["model"]["identifier"],
-                "digest": messages.digest(messages.model_of(about["model"])),
+                "digest": protocol.model_digest(protocol.model_of(about["model"])),
             }
             write_json(base.with_suffix(".json"), facts)
             # Before the model is loaded: clients that connect now are answered once it is.

@@ -17,12 +17,12 @@ from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel,
 from tunefleet.errors import InputError
 from tunefleet.workloads.common.base_model import Source, context_length, embedding_rows, load_tokenizer
 from tunefleet.workloads.engine import weights
-from tunefleet.workloads.engine.adapters import Adapters
 from tunefleet.workloads.engine.batch_rows import Row
 from tunefleet.workloads.engine.prompt_encoder import Prompts
 from tunefleet.workloads.engine.protocol import Answer, Choice, EngineModel, Request
 from tunefleet.workloads.engine.sampling import FinishedRows, TokenSampler
 from tunefleet.workloads.engine.structured_output import Grammars
+from tunefleet.workloads.engine.weights import Adapters
 from tunefleet.workloads.faults import RequestError
 
 logger = logging.getLogger(__name__)

@@ -15,10 +15,9 @@ from tunefleet.workloads.common.answer_extraction import compare, extractor
 from tunefleet.workloads.data.formats import Chat, Example, Pair
 from tunefleet.workloads.engine.protocol import Answer, Engine, Request, Sampling
 from tunefleet.workloads.engine.server import open_engine
-from tunefleet.workloads.evaluation.item_log import Item, ItemLog
 from tunefleet.workloads.evaluation.items import RowSet
+from tunefleet.workloads.evaluation.launch import Item, ItemLog, Progress
 from tunefleet.workloads.evaluation.model_under_test import EvaluatedModel
-from tunefleet.workloads.evaluation.tracker_report import Progress
 
 # Prompts per call of the engine: it sorts them, and a killed run loses at most some of them.
 _AT_ONCE: Final = 256

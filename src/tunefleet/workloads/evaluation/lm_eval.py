@@ -17,9 +17,9 @@ from tunefleet.artifacts.archive import unpacked_path
 from tunefleet.errors import InputError, UnreachableError
 from tunefleet.fsutil import write_file
 from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
-from tunefleet.workloads.evaluation import custom_tasks, fingerprint, scores
+from tunefleet.workloads.evaluation import custom_tasks, scores, summary
+from tunefleet.workloads.evaluation.launch import without_bars
 from tunefleet.workloads.evaluation.summary import Measured, Pair
-from tunefleet.workloads.evaluation.tracker_report import without_bars
 
 if TYPE_CHECKING:
     from tunefleet.workloads.evaluation.launch import Run
@@ -221,4 +221,4 @@ def _mark(evaluation: EvaluationSpec, found: Mapping[str, Any], folder: Path | N
         for task, samples in (result.get("samples") or {}).items()
     }
     own = None if folder is None else custom_tasks.digest(folder)
-    return fingerprint.of({**settings, "lm_eval": version, "own": own, "questions": questions})
+    return summary.digest_of({**settings, "lm_eval": version, "own": own, "questions": questions})

@@ -16,10 +16,9 @@ from tunefleet.analysis.evaluation.statistics import IntervalOptions, Metric
 from tunefleet.errors import DataError
 from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
 from tunefleet.workloads.data.tokenization import IGNORED, Clipped, Encoder, clip, encode_all
-from tunefleet.workloads.evaluation.item_log import Item, ItemLog
 from tunefleet.workloads.evaluation.items import RowSet
+from tunefleet.workloads.evaluation.launch import Item, ItemLog, Progress
 from tunefleet.workloads.evaluation.model_under_test import EvaluatedModel
-from tunefleet.workloads.evaluation.tracker_report import Progress
 
 UNIT: Final = "nats per token"
 

@@ -11,9 +11,9 @@ from transformers import PreTrainedTokenizerBase
 
 from tunefleet.workloads.common import base_model
 from tunefleet.workloads.engine import weights
-from tunefleet.workloads.engine.adapters import Adapters
 from tunefleet.workloads.engine.protocol import EngineModel
-from tunefleet.workloads.inference.weights import runtime_adapters
+from tunefleet.workloads.engine.weights import Adapters
+from tunefleet.workloads.inference.engines import runtime_adapters
 
 
 class EvaluatedModel:

@@ -18,13 +18,11 @@ from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
 from tunefleet.workloads.common import job as library_logging
 from tunefleet.workloads.common.item_control import ItemControl
 from tunefleet.workloads.common.job import open_task
-from tunefleet.workloads.evaluation import fingerprint, items, loss, summary
-from tunefleet.workloads.evaluation.item_log import ItemLog
-from tunefleet.workloads.evaluation.launch import WORK, Run
+from tunefleet.workloads.evaluation import items, loss, summary
+from tunefleet.workloads.evaluation.launch import PHASE, WORK, ItemLog, Progress, Run
 from tunefleet.workloads.evaluation.model_under_test import EvaluatedModel
 from tunefleet.workloads.evaluation.summary import Measured
-from tunefleet.workloads.evaluation.tracker_report import PHASE, Progress
-from tunefleet.workloads.inference.weights import engine_model
+from tunefleet.workloads.inference.engines import engine_model
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +62,7 @@ def _measured(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
 def _loss(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
     found = items.read(evaluation, index, this.job.inputs, this.workspace)
     prepared = loss.prepare(evaluation, found, this.subject)
-    mark = fingerprint.of_loss(prepared)
+    mark = summary.loss_digest(prepared)
     kept = this.kept(evaluation.label, mark)
     loss.measure(prepared, evaluation.batch_size, this.subject, kept, this.progress)
     kept.deliver(this.items(evaluation.label))
@@ -81,7 +79,7 @@ def _exact(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
 
     found = items.read(evaluation, index, this.job.inputs, this.workspace)
     questions = accuracy.prepare(evaluation, found)
-    mark = fingerprint.of_exact(evaluation, found)
+    mark = summary.accuracy_digest(evaluation, found)
     kept = this.kept(evaluation.label, mark)
     accuracy.answer(evaluation, questions, this.subject, kept, this.progress)
     kept.deliver(this.items(evaluation.label))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 
+import orjson
 import torch
 import transformers
 
@@ -14,8 +16,14 @@ from tunefleet.errors import InputError
 from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import EvaluateTaskSpec
 from tunefleet.spec.tasks.evaluate_task import EvaluationSpec, GateSpec
-from tunefleet.workloads.evaluation import fingerprint
+from tunefleet.workloads.evaluation.items import RowSet
+from tunefleet.workloads.evaluation.loss import Prepared
 from tunefleet.workloads.evaluation.model_under_test import EvaluatedModel
+
+# Increase it when the same settings measure something else.
+VERSION: Final = 1
+# The same for the extraction of answers.
+_MATCHING: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +85,7 @@ def build(job: Job, spec: EvaluateTaskSpec, subject: EvaluatedModel, measured: l
         "metrics": metrics,
         "passed": all(gate["passed"] for gate in gates) if gates else None,
         "gates": gates,
-        "fingerprint": fingerprint.together(each.fingerprint for each in measured),
+        "fingerprint": _joint_digest(each.fingerprint for each in measured),
         "evaluations": [each.as_json() for each in measured],
         "device": "cuda" if torch.cuda.is_available() and not spec.enforce_cpu else "cpu",
         "versions": {"torch": torch.__version__, "transformers": transformers.__version__},
@@ -94,3 +102,28 @@ def _gate_result(index: int, gate: GateSpec, metrics: Mapping[str, Mapping[str, 
     enough = measured is not None and (gate.at_least is None or measured >= gate.at_least)
     passed = enough and (gate.at_most is None or measured <= gate.at_most)
     return {**gate.model_dump(mode="json", exclude_none=True), "measured": measured, "passed": passed}
+
+
+def digest_of(what: Mapping[str, Any]) -> str:
+    """Return the digest of settings."""
+    return hashlib.sha256(orjson.dumps({**what, "version": VERSION}, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
+def loss_digest(prepared: Prepared) -> str:
+    """Return the digest of a loss: the exact tokens and labels, so another tokenizer is another measure."""
+    return digest_of({"type": "loss", "tokens": prepared.digest})
+
+
+def accuracy_digest(evaluation: EvaluationSpec, rows: RowSet) -> str:
+    """Return the digest of accuracy: rows, sampling and matching; the chat template belongs to the model."""
+    asked = evaluation.generation.model_dump(mode="json")
+    match = evaluation.match.model_dump(mode="json")
+    templated = evaluation.apply_chat_template
+    how = {"generation": asked, "match": match, "matching": _MATCHING, "chat": templated}
+    return digest_of({"type": "exact_match", "rows": rows.digest, **how})
+
+
+def _joint_digest(marks: Iterable[str]) -> str:
+    """Return the digest of several digests, independent of their order."""
+    # Sorted, so that the order of evaluations in the spec does not matter.
+    return digest_of({"evaluations": sorted(marks)})

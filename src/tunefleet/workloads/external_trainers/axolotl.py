@@ -6,8 +6,7 @@ from typing import Any, Final
 
 import yaml
 
-from tunefleet.workloads.external_trainers.launch_plan import Plan, Request
-from tunefleet.workloads.external_trainers.settings import arguments
+from tunefleet.workloads.external_trainers.launch_plan import Plan, Request, training_arguments
 
 CONFIG: Final = "axolotl.yaml"
 # Axolotl's names for arguments of `TrainingArguments`.
@@ -53,7 +52,7 @@ def config(request: Request) -> dict[str, Any]:
         "special_tokens": {"pad_token": request.pad_token},
         "output_dir": "output",
         "gradient_checkpointing": training.gradient_checkpointing,
-        **{_NAMES.get(name, name): value for name, value in arguments(request).items()},
+        **{_NAMES.get(name, name): value for name, value in training_arguments(request).items()},
         **_adapter(request),
     }
     return {name: value for name, value in found.items() if value is not None}

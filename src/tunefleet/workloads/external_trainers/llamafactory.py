@@ -7,8 +7,7 @@ from typing import Any, Final
 import yaml
 
 from tunefleet.errors import InputError
-from tunefleet.workloads.external_trainers.launch_plan import Plan, Request
-from tunefleet.workloads.external_trainers.settings import arguments
+from tunefleet.workloads.external_trainers.launch_plan import Plan, Request, training_arguments
 
 CONFIG: Final = "llamafactory.yaml"
 _ATTENTION: Final = {"flash_attention_2": "fa2", "flash_attention_3": "fa3", "sdpa": "sdpa", "eager": "disabled"}
@@ -54,7 +53,7 @@ def config(request: Request) -> dict[str, Any]:
         "report_to": "none",
         "disable_gradient_checkpointing": not training.gradient_checkpointing,
         "enable_liger_kernel": training.liger or None,
-        **arguments(request),
+        **training_arguments(request),
         **_adapter(request),
     }
     return {name: value for name, value in found.items() if value is not None}

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.errors import InputError, MachineError
-from tunefleet.workloads.external_trainers.launch_plan import Plan, Request
-from tunefleet.workloads.external_trainers.settings import SEVEN_LINEAR, arguments
+from tunefleet.workloads.external_trainers.launch_plan import SEVEN_LINEAR, Plan, Request, training_arguments
 
 SCRIPT: Final = "train_with_unsloth.py"
 CONFIG: Final = "unsloth.json"
@@ -69,7 +68,7 @@ def config(request: Request) -> dict[str, Any]:
     return {
         "model": model,
         "adapter": adapter,
-        "arguments": {**arguments(request), "output_dir": "output", "report_to": "none"},
+        "arguments": {**training_arguments(request), "output_dir": "output", "report_to": "none"},
         "train": str(request.train),
         "held_out": None if request.held_out is None else str(request.held_out),
     }

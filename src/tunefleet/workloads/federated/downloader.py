@@ -16,9 +16,9 @@ import torch
 from tunefleet.client.federation.client import FederatedClient
 from tunefleet.client.federation.transfer import AT_ONCE_BYTES
 from tunefleet.errors import GoneError, TunefleetError
-from tunefleet.workloads.federated.compatibility import read_converted
 from tunefleet.workloads.federated.contact import Reachability, RetryPolicy, SessionEnded
 from tunefleet.workloads.federated.live_adapter import LiveAdapter
+from tunefleet.workloads.federated.weight_reload import read_converted
 
 logger = logging.getLogger("tunefleet.federation")
 

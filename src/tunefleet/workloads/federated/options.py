@@ -10,8 +10,7 @@ from transformers import TrainingArguments
 
 from tunefleet.errors import InputError
 from tunefleet.schemas.federated import UploadDtype
-from tunefleet.workloads.federated.optimizer_moments import MomentPolicy
-from tunefleet.workloads.federated.weight_reload import parse_share
+from tunefleet.workloads.federated.weight_reload import MomentPolicy, parse_share
 
 OnRefused = Literal["raise", "warn"]
 

@@ -22,15 +22,13 @@ from tunefleet.schemas.federated import Losses
 from tunefleet.trainer_control.control.command_queue import Command
 from tunefleet.trainer_control.distributed.step_agreement import StepCoordinator, coordinator_for
 from tunefleet.workloads.federated.live_adapter import LiveAdapter
-from tunefleet.workloads.federated.mailbox import PULL, REFUSED, TAKEN, VERSION, Mailbox
-from tunefleet.workloads.federated.optimizer_moments import check_held
 from tunefleet.workloads.federated.options import Options, check_arguments
-from tunefleet.workloads.federated.rank_sync import Ranks, RowTotal
+from tunefleet.workloads.federated.rank_sync import PULL, REFUSED, TAKEN, VERSION, Mailbox, Ranks, RowTotal
 from tunefleet.workloads.federated.row_counter import RowCounter, sequences_per_row
 from tunefleet.workloads.federated.session import FederationSession
 from tunefleet.workloads.federated.state import Progress
 from tunefleet.workloads.federated.uploader import Capture, Sent
-from tunefleet.workloads.federated.weight_reload import blend, keep_frozen_copy
+from tunefleet.workloads.federated.weight_reload import blend, check_held, keep_frozen_copy
 
 logger = logging.getLogger("tunefleet.federation")
 _SLOPE = math.sqrt(5)

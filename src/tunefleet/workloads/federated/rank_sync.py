@@ -1,19 +1,27 @@
-"""Synchronization of the ranks of a federated run: rank 0 talks to the server, all ranks copy the same values.
-
-Collectives run on the CPU in a separate process group, so that they do not interleave with those of the trainer. Every
-rank must call each of them at the same step.
-"""
+"""Ranks of a federated run: rank 0 talks to the server, all handle its messages at the same step."""
 
 from __future__ import annotations
 
+import threading
+import uuid
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import torch
 
+from tunefleet.trainer_control.control.command_queue import Command, CommandQueue
 from tunefleet.trainer_control.distributed import world
 from tunefleet.trainer_control.distributed.collectives import cpu_group
 from tunefleet.workloads.federated.live_adapter import LiveAdapter
+
+# A version has been downloaded: `version`.
+VERSION: Final = "version"
+# The federation uses FedProx: `mu`.
+PULL: Final = "pull"
+# The server has accepted more rows of this run than its checkpoint knows of: up to row `rows`.
+TAKEN: Final = "taken"
+# The server refuses this worker: `text`; `over` if the federation has completed.
+REFUSED: Final = "refused"
 
 
 class Ranks:
@@ -89,3 +97,38 @@ class RowTotal:
             work.wait()
             self._total += int(facts)
             self._pending = None
+
+
+class Mailbox(CommandQueue):
+    """A command queue for messages of a federation, which are not job commands."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._arrived = threading.Condition(self._lock)
+        self._hurried = False
+
+    def submit(self, command: str, data: dict[str, Any] | None = None, command_id: str | None = None) -> Command:
+        """Add a message for the end of the current step."""
+        item = Command(command_id or uuid.uuid4().hex, command, dict(data or {}))
+        with self._lock:
+            self._waiting.append(item)
+            self.armed = True
+            self._arrived.notify_all()
+        return item
+
+    def wait(self, timeout_s: float) -> list[Command]:
+        """Wait for messages and return them; returns an empty list after the timeout or a call of `hurry`."""
+        with self._arrived:
+            self._arrived.wait_for(lambda: bool(self._waiting) or self._hurried, timeout_s)
+            self._hurried = False
+            return self.take()
+
+    def hurry(self) -> None:
+        """End the current wait, or the next one if there is none."""
+        with self._lock:
+            self._hurried = True
+            self._arrived.notify_all()
+
+    def adopt(self, item: Command) -> Command:
+        """Return a message that was decided on another rank, unchanged."""
+        return item

@@ -19,8 +19,8 @@ from tunefleet.spec.options.federation_options import FederationSpec
 from tunefleet.workloads.federated.contact import Reachability, is_retryable
 from tunefleet.workloads.federated.downloader import Arrived, Downloader, Inbox
 from tunefleet.workloads.federated.live_adapter import LiveAdapter
-from tunefleet.workloads.federated.mailbox import PULL, REFUSED, TAKEN, VERSION, Mailbox
 from tunefleet.workloads.federated.options import Options
+from tunefleet.workloads.federated.rank_sync import PULL, REFUSED, TAKEN, VERSION, Mailbox
 from tunefleet.workloads.federated.state import Intent, Progress, TakenFile
 from tunefleet.workloads.federated.update_compression import RESIDUAL, Packer
 from tunefleet.workloads.federated.uploader import Capture, Sent, Uploader, outgoing_folder

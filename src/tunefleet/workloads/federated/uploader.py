@@ -20,17 +20,16 @@ import torch
 
 from tunefleet.artifacts import hash_file
 from tunefleet.client.federation.client import FederatedClient
-from tunefleet.errors import GoneError, InputError, TooLargeError, TunefleetError
+from tunefleet.client.federation.transfer import AT_ONCE_BYTES
+from tunefleet.errors import ArtifactError, GoneError, InputError, TooLargeError, TunefleetError, UnreachableError
 from tunefleet.schemas.federated import Losses, UpdateCreate, UpdateTaken
-from tunefleet.workloads.federated.contact import Reachability, RetryPolicy, SessionEnded
-from tunefleet.workloads.federated.delivery import Delivery, NeverArrived
+from tunefleet.workloads.federated.contact import Reachability, RetryPolicy, SessionEnded, is_retryable
 from tunefleet.workloads.federated.state import Intent, Progress, TakenFile
 from tunefleet.workloads.federated.update_compression import Packer
 
+# Number of server errors after which a delivery is given up; a server that does not respond is not counted.
+_FAULTS: Final = 8
 logger = logging.getLogger("tunefleet.federation")
-
-# Errors after which an update was certainly not accepted. Not a refused key: an earlier try may have been accepted.
-_DECIDED: Final = (InputError, GoneError, TooLargeError, NeverArrived)
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,3 +239,75 @@ def outgoing_folder(folder: Path) -> Path:
     for left in place.iterdir():
         left.unlink()
     return place
+
+
+class NeverArrived(Exception):
+    """An update of an earlier process cannot be delivered: its file is gone, or the server fails on it."""
+
+
+# Errors after which an update was certainly not accepted. Not a refused key: an earlier try may have been accepted.
+_DECIDED: Final = (InputError, GoneError, TooLargeError, NeverArrived)
+
+
+class Delivery:
+    """An update that is being sent: a small one in one request; after an interruption, the file first.
+
+    Args:
+        file: Its weights; None if they were lost with the process that was sending them.
+        heard: Called once, before the server may learn of the update.
+    """
+
+    def __init__(
+        self, client: FederatedClient, update: UpdateCreate, file: Path | None, heard: Callable[[], None]
+    ) -> None:
+        self._client = client
+        self._update = update
+        self._file = file
+        self._heard = heard
+        self._at_once = file is not None and file.stat().st_size <= AT_ONCE_BYTES
+        self._faults = 0
+        # Once true, the update must not be dropped: the server may have counted it.
+        self._may_be_taken = file is None
+
+    @property
+    def may_be_left(self) -> bool:
+        """Whether a newer update may replace it: the server cannot have accepted it, or fails on it every time."""
+        return not self._may_be_taken or self._faults >= _FAULTS
+
+    def attempt(self) -> UpdateTaken:
+        """Send what the server does not have yet.
+
+        Raises:
+            TunefleetError: If the server refuses it or does not respond; it may be retried.
+            NeverArrived: If neither side has its file, or the server fails on it every time.
+        """
+        try:
+            return self._attempt()
+        except UnreachableError:
+            raise
+        except TunefleetError as error:
+            self._faults += is_retryable(error)
+            if self._faults >= _FAULTS and self._file is None:
+                raise NeverArrived from error
+            raise
+
+    def _attempt(self) -> UpdateTaken:
+        if self._file is not None and self._at_once:
+            self._at_once = False
+            return self._client.give(self._file, self._update, heard=self._mark_announced)
+        if self._may_be_taken:
+            try:
+                return self._client.announce(self._update)
+            except ArtifactError as error:
+                if self._file is None:
+                    raise NeverArrived from error
+            return self._client.give_rest(self._file, self._update)
+        assert self._file is not None, "an update that cannot have been accepted is from this process"
+        self._client.send(self._file)
+        self._mark_announced()
+        return self._client.announce(self._update)
+
+    def _mark_announced(self) -> None:
+        if not self._may_be_taken:
+            self._may_be_taken = True
+            self._heard()

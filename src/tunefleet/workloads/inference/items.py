@@ -16,8 +16,8 @@ import orjson
 from tunefleet.analysis.dataset.messages import Message, RowError, looks_like_messages, read_question
 from tunefleet.analysis.dataset.shapes import columns_hint
 from tunefleet.errors import DataError
-from tunefleet.spec.expressions.resolved_size import SizeBudget
-from tunefleet.spec.expressions.template_prompts import to_list
+from tunefleet.spec.expressions.graph_template import to_list
+from tunefleet.spec.expressions.size_limits import SizeBudget
 from tunefleet.spec.options.policy import ShardSpec
 from tunefleet.spec.options.prompts import InferenceData, PromptData
 from tunefleet.spec.tasks.base_task import positions_of

@@ -20,18 +20,17 @@ from tunefleet.fsutil import write_file
 from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import InferenceTaskSpec
 from tunefleet.spec.expressions.lookup import as_text
-from tunefleet.spec.options.export import ExportField, JsonlExportSpec
+from tunefleet.spec.options.output import ExportField, JsonlExportSpec
 from tunefleet.workloads.common.item_control import ItemControl
 from tunefleet.workloads.common.job import open_task
 from tunefleet.workloads.common.job_secrets import redacted_in
 from tunefleet.workloads.engine.protocol import Choice, EngineModel
 from tunefleet.workloads.inference import engines, runner
-from tunefleet.workloads.inference.answer_log import Answers, StoredAnswer
-from tunefleet.workloads.inference.answer_schema import AnswerSchema
+from tunefleet.workloads.inference.answer_log import Answers, AnswerSchema, StoredAnswer
+from tunefleet.workloads.inference.engines import engine_model, runtime_adapters
 from tunefleet.workloads.inference.items import Item
 from tunefleet.workloads.inference.merged_tasks import CHILDREN, Task, fail, read_all, read_tasks
 from tunefleet.workloads.inference.questions import Question, join
-from tunefleet.workloads.inference.weights import engine_model, runtime_adapters
 
 logger = logging.getLogger(__name__)
 

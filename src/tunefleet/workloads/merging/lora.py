@@ -1,18 +1,23 @@
-"""A saved LoRA adapter: what it adds to each module, and all configuration that affects a merge."""
+"""The base and the adapters of a merge: where they are, what an adapter adds, what affects the merge."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 from peft import LoraConfig
 from peft.utils.other import get_pattern_key
 
+from tunefleet.artifacts.archive import only_folder, unpacked_path
 from tunefleet.errors import ModelError
+from tunefleet.spec.base import is_hub_name
+from tunefleet.spec.tasks.merge_task import MergeAdapterSpec, MergeTaskSpec
+from tunefleet.workloads.common import base_model, containment, hub_files
+from tunefleet.workloads.common.base_model import Source
 from tunefleet.workloads.merging.safetensors_reader import Tensor, open_file
 
 _PREFIX: Final = "base_model.model."
@@ -34,6 +39,9 @@ _UNDERSTOOD: Final = frozenset({
 """Keys of an adapter's config that do not affect what is added, or that are handled here."""
 # Initializations that leave the base unchanged.
 _INITS: Final = frozenset({"gaussian", "eva", "orthogonal"})
+_WEIGHTS = "checkpoint.load"
+NEEDED: Final = ("*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.py", "*.tiktoken", "*.md", "LICENSE*")
+"""Files that are downloaded from a repository: weights as safetensors, and all small files."""
 
 
 @dataclass(slots=True)
@@ -214,3 +222,46 @@ class _Scales:
             )
         alpha = float(self._alphas.get(get_pattern_key(list(self._alphas), module), self._alpha))
         return alpha / (math.sqrt(rank) if self._root else rank)
+
+
+def locate_merge_base(spec: MergeTaskSpec, inputs: Mapping[str, str], workspace: Path) -> Source:
+    """Find the base, and download it if it is on the Hub: its files are read one by one.
+
+    Raises:
+        ModelError: If it does not exist.
+        UnreachableError: If the Hub does not respond.
+    """
+    named = spec.model.source
+    start = spec.start
+    if start is not None:
+        path = next((inputs[name] for name in (spec.start_pointer, _WEIGHTS) if name in inputs), None)
+        if path is None:
+            raise ModelError(f"The weights of {start.task or start.url or start.place} were not downloaded.")
+        folder = only_folder(unpacked_path(Path(path), workspace))
+        return base_model.locate(str(folder), str(folder), trust_remote_code=named.trust_remote_code)
+    source = base_model.locate_named(named, inputs, workspace, trust_remote_code=named.trust_remote_code)
+    if Path(source.path).is_dir():
+        return source
+    folder = hub_files.fetched(source.path, named.revision, NEEDED)
+    return replace(source, path=str(folder), revision=None)
+
+
+def locate_adapter(index: int, adapter: MergeAdapterSpec, inputs: Mapping[str, str], workspace: Path) -> Path:
+    """Find an adapter, and download it if it is on the Hub."""
+    pointer = f"model.adapters.{index}"
+    path = next((inputs[name] for name in (f"{pointer}.path", pointer) if name in inputs), None)
+    if path is not None:
+        folder = only_folder(unpacked_path(Path(path), workspace))
+    elif adapter.path is not None and is_hub_name(adapter.path):
+        folder = hub_files.fetched(adapter.path, adapter.revision, NEEDED)
+    else:
+        raise ModelError(f"spec.{pointer}: {adapter.path or adapter.task_id or adapter.url} not found on this worker.")
+    # Before PEFT reads the configuration, which may name other files.
+    containment.check_adapter(folder)
+    return folder
+
+
+def label_of(index: int, adapter: MergeAdapterSpec) -> str:
+    """Return the name of an adapter in messages."""
+    place = adapter.name or adapter.path or adapter.task_id or adapter.url
+    return f"adapter {place}" if place else f"adapter {index + 1}"

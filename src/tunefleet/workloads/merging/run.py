@@ -27,11 +27,11 @@ from tunefleet.workloads.merging import (
     check,
     combine,
     gguf,
+    lora,
     plan,
     safetensors_reader,
     shard_writer,
     skeleton,
-    source_models,
     vocabulary,
 )
 from tunefleet.workloads.merging.lora import Adapter, open_adapter
@@ -83,12 +83,12 @@ def _merge(run: Run) -> dict[str, Any]:
     # First: a missing converter must fail before hours of merging.
     converter = None if spec.merge.gguf is None else gguf.find(spec.merge.gguf)
     with run.clock.part("reading"):
-        source = source_models.base_of(spec, run.job.inputs, run.workspace)
+        source = lora.locate_merge_base(spec, run.job.inputs, run.workspace)
         adapters = [
             open_adapter(
-                source_models.adapter_folder(index, each, run.job.inputs, run.workspace),
+                lora.locate_adapter(index, each, run.job.inputs, run.workspace),
                 each.share,
-                source_models.label_of(index, each),
+                lora.label_of(index, each),
             )
             for index, each in enumerate(spec.model.adapters)
         ]

@@ -14,9 +14,8 @@ from trl.experimental.ppo import PPOConfig
 from tunefleet.errors import InputError, ModelError
 from tunefleet.spec import LoraSpec, PpoSpec
 from tunefleet.workloads.common.base_model import Source, loading_error
-from tunefleet.workloads.ppo.prompts import Prompts
 from tunefleet.workloads.ppo.reward_model import RewardModel
-from tunefleet.workloads.ppo.setup import Plan, answer_tokens, temperature
+from tunefleet.workloads.ppo.setup import Plan, Prompts, answer_tokens, temperature
 from tunefleet.workloads.ppo.trainer import Trainer
 from tunefleet.workloads.training.arguments import common_arguments
 from tunefleet.workloads.training.callbacks import common_callbacks

@@ -5,27 +5,30 @@ It may be killed at any moment and started again on the same folder: it then res
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from tunefleet.analysis.memory.estimate import Load
 from tunefleet.errors import InputError
+from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import PpoSpec
 from tunefleet.trainer_control.distributed import world
 from tunefleet.workloads.common import base_model
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.distributed import ranks
 from tunefleet.workloads.ppo.build import build_trainer, check
-from tunefleet.workloads.ppo.prompts import open_prompts
-from tunefleet.workloads.ppo.result import Outcome, build
 from tunefleet.workloads.ppo.reward_model import load_reward_model
-from tunefleet.workloads.ppo.setup import answer_tokens, plan
+from tunefleet.workloads.ppo.setup import Plan, Prompts, answer_tokens, open_prompts, plan
+from tunefleet.workloads.ppo.trainer import Trainer
 from tunefleet.workloads.training import setup
-from tunefleet.workloads.training.disk_check import require_disk
+from tunefleet.workloads.training.dataset import report_notes
 from tunefleet.workloads.training.launch import Launch
 from tunefleet.workloads.training.model import assembly
-from tunefleet.workloads.training.rows.dataset import report_notes
+from tunefleet.workloads.training.report import FinishedRun, contract_keys, effective_settings, throughput
+from tunefleet.workloads.training.setup import require_disk
 
 
 def run(folder: Path) -> None:
@@ -80,7 +83,7 @@ def _train(launch: Launch[PpoSpec]) -> None:
     outcome = Outcome(
         trainer, hardware_setup.machine, hardware_setup.kernels, resume, delivered, clock.seconds(), prompts, planned
     )
-    setup.write_result(launch, hardware_setup.memory, build(launch.job, spec, outcome))
+    setup.write_result(launch, hardware_setup.memory, _build_result(launch.job, spec, outcome))
 
 
 def _longest_prompt(spec: PpoSpec, context: int | None) -> int:
@@ -99,3 +102,61 @@ def _report_truncated(launch: Launch[PpoSpec], cut: int, longest: int) -> None:
     if cut:
         text = f"{cut} prompts are truncated on the left to {longest} tokens."
         launch.journal.event("data.truncated", text, "warning")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome(FinishedRun):
+    """A finished PPO run."""
+
+    prompts: Prompts
+    plan: Plan
+
+
+def _build_result(job: Job, spec: PpoSpec, outcome: Outcome) -> dict[str, Any]:
+    """Build the result; the first keys are those of the orchestrator's contract."""
+    trainer, plan, wanted = outcome.trainer, outcome.plan, spec.reward_model
+    assert isinstance(trainer, Trainer)
+    good, bad = trainer.scoring_model.labels
+    labels = trainer.scoring_model.model.config.id2label
+    return {
+        **contract_keys(job, spec, outcome, len(outcome.prompts.train)),
+        "rewards": _series(trainer, "reward"),
+        "kl": _series(trainer, "kl"),
+        "held_out_rewards": _series(trainer, "eval_reward") if outcome.prompts.held_out else None,
+        "early_stopped": trainer.kl_stop is not None,
+        "reward_model": {
+            "identifier": wanted.name,
+            "type": wanted.type,
+            "positive_label": labels[good],
+            "negative_label": None if bad is None else labels[bad],
+            "scale": wanted.scale,
+        },
+        "samples": trainer.last,
+        "throughput": throughput(outcome),
+        "data": {
+            "dataset": outcome.prompts.origin,
+            "rows": len(outcome.prompts.train),
+            "truncated_rows": outcome.prompts.cut,
+            "held_out_rows": len(outcome.prompts.held_out),
+            "duplicates": outcome.prompts.duplicates.rows if outcome.prompts.duplicates else None,
+            "notes": list(outcome.prompts.notes),
+        },
+        "used": {
+            **effective_settings(spec, outcome),
+            "prompts_a_step": plan.rows * plan.world,
+            "optimizer_steps_a_step": trainer.args.num_ppo_epochs * trainer.args.num_mini_batches,
+            "max_new_tokens": plan.generation["max_new_tokens"],
+            "kl_coef": trainer.args.kl_coef,
+        },
+        "timings": outcome.seconds,
+    }
+
+
+def _series(trainer: Trainer, name: str) -> dict[str, float | None]:
+    """Return the first, last and greatest logged value."""
+    logged = [entry[name] for entry in trainer.state.log_history if name in entry]
+    return {
+        "first": logged[0] if logged else None,
+        "last": logged[-1] if logged else None,
+        "greatest": max(logged, default=None),
+    }

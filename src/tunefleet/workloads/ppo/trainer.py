@@ -26,12 +26,9 @@ from trl.experimental.ppo.ppo_trainer import OnlineTrainerState
 from trl.models.utils import unwrap_model_for_generation
 from trl.trainer.utils import selective_log_softmax, use_adapter
 
-from tunefleet.workloads.ppo import advantage
-from tunefleet.workloads.ppo.advantage import RolloutValues
-from tunefleet.workloads.ppo.prompts import Prompt
 from tunefleet.workloads.ppo.reward_model import RewardModel
-from tunefleet.workloads.ppo.rollout import Rollout, collect, pad_left
-from tunefleet.workloads.ppo.setup import Plan
+from tunefleet.workloads.ppo.rollout import Rollout, RolloutValues, clipped_loss, collect, pad_left, rollout_values
+from tunefleet.workloads.ppo.setup import Plan, Prompt
 from tunefleet.workloads.training.checkpoint_compression import decompressed, files_kept
 from tunefleet.workloads.training.exact_trainer import ExactTrainer, preserve_random_state
 from tunefleet.workloads.training.model.lora import REFERENCE
@@ -173,7 +170,7 @@ class Trainer(ExactTrainer, PPOTrainer):
             values.append(expected)
             with self._reference_model() as model:
                 reference.append(self._logprobs(model, part))
-        return advantage.rollout_values(
+        return rollout_values(
             self.args, rollout.answered, torch.cat(logprobs), torch.cat(reference), torch.cat(values), scores
         )
 
@@ -230,7 +227,7 @@ class Trainer(ExactTrainer, PPOTrainer):
             some = rows[start : start + self.plan.forward_rows]
             part = rollout.part(some)
             logprobs, values = self._forward_pass(self.model, part)
-            total, metrics = advantage.loss(self.args, known, some, part.answered, logprobs, values)
+            total, metrics = clipped_loss(self.args, known, some, part.answered, logprobs, values)
             # Divided by the tokens of the mini-batch: gradients of its forward passes add up to the mean.
             self.accelerator.backward(total / tokens)
             for name, each in metrics.items():

@@ -24,10 +24,9 @@ from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.distributed import ranks
 from tunefleet.workloads.ppo.reward_model import RewardModel, load_reward_model
 from tunefleet.workloads.preference import preference_rows
-from tunefleet.workloads.preference.evaluation import ExactEvalTrainer
-from tunefleet.workloads.preference.method import Method, Parts, SpecT, TrainingData, require_rows
+from tunefleet.workloads.preference.method import ExactEvalTrainer, Method, Parts, SpecT, TrainingData, require_rows
+from tunefleet.workloads.preference.preference_rows import Counts
 from tunefleet.workloads.preference.reward_functions import Completions, Rule, by_rule
-from tunefleet.workloads.preference.tokenization import Counts
 
 Scored = Callable[..., list[float]]
 _REFERENCE = "reference"

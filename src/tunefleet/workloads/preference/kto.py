@@ -16,8 +16,8 @@ from tunefleet.spec import KtoSpec
 from tunefleet.workloads.data.sources import LoadedRows
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.preference import preference_rows
-from tunefleet.workloads.preference.evaluation import ExactEvalTrainer
 from tunefleet.workloads.preference.method import (
+    ExactEvalTrainer,
     Method,
     Parts,
     TrainingData,
@@ -25,7 +25,7 @@ from tunefleet.workloads.preference.method import (
     require_rows,
     share_rows_on_disk,
 )
-from tunefleet.workloads.preference.tokenization import Exchange, Exchanges, Limits
+from tunefleet.workloads.preference.preference_rows import Exchange, Exchanges, Limits
 from tunefleet.workloads.training.label_scores import score_labels_only
 
 

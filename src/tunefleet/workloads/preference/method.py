@@ -1,13 +1,16 @@
-"""Base class of the methods: tokenization of rows, trainer, eval metrics; and the reference model."""
+"""Base class of the methods: tokenization of rows, trainer, eval metrics as means over rows; reference model."""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import datasets
+import torch
+from torch import nn
 from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 
 from tunefleet.analysis.dataset.notes import Notes
@@ -23,12 +26,10 @@ from tunefleet.workloads.data.sources import LoadedRows
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.distributed import ranks
 from tunefleet.workloads.distributed.ranks import allow_sharding_on_cpu
-from tunefleet.workloads.preference.evaluation import ExactEvalTrainer
-from tunefleet.workloads.preference.preference_rows import RowKind, recognized
-from tunefleet.workloads.preference.tokenization import Counts
+from tunefleet.workloads.preference.preference_rows import Counts, RowKind, recognized
 from tunefleet.workloads.training.arguments import common_arguments
 from tunefleet.workloads.training.callbacks import common_callbacks
-from tunefleet.workloads.training.exact_trainer import ContinueTokenCount
+from tunefleet.workloads.training.exact_trainer import ContinueTokenCount, ExactTrainer, preserve_random_state
 from tunefleet.workloads.training.launch import Launch
 from tunefleet.workloads.training.model import assembly
 from tunefleet.workloads.training.setup import HardwareSetup, arguments_context, enable_async_checkpoints
@@ -38,6 +39,67 @@ SpecT = TypeVar("SpecT", bound=AlignmentTaskSpec)
 MARGINS: Final = {"accuracy": "rewards/accuracies", "margin": "rewards/margins"}
 # Folder in the job folder for rows with the log-probabilities of the reference model.
 FOLDER = "reference"
+
+
+class ExactEvalTrainer(ExactTrainer):
+    """A mixin that comes before one of TRL's trainers, which collect their metrics in `_metrics`."""
+
+    sequences_per_row = 1
+    """Number of sequences in a batch per row."""
+    _batch_rows: list[int]
+    _metrics: Mapping[str, Any]
+
+    def evaluate_rows(self, names: Mapping[str, str]) -> dict[str, float]:
+        """Compute the metrics of the eval rows; calls no callbacks and restores the random state.
+
+        Args:
+            names: Metric name → TRL's name; metrics that TRL does not report are left out.
+        """
+        with preserve_random_state():
+            output = self.evaluation_loop(self.get_eval_dataloader(), "eval rows", prediction_loss_only=True)
+        found = self._metrics["eval"]
+        measured = {name: found[theirs][0] for name, theirs in names.items() if found.get(theirs)}
+        found.clear()
+        return {"loss": float(output.metrics["eval_loss"]), **measured}
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the usual loop, and replace the means of batch means by means over rows."""
+        self._batch_rows = []
+        self._metrics["eval"].clear()
+        output = super().evaluation_loop(*args, **kwargs)
+        for values in self._metrics["eval"].values():
+            values[:] = [_mean(values, self._batch_rows)]
+        return output
+
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: list[str] | None = None
+    ) -> Any:
+        """Record the number of rows in the batch."""
+        self._batch_rows.append(_rows(inputs) // self.sequences_per_row)
+        return super().prediction_step(model, inputs, prediction_loss_only, ignore_keys)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Copy the token count into the state, which is saved in checkpoints."""
+        loss: torch.Tensor = super().training_step(*args, **kwargs)
+        self.state.num_input_tokens_seen = max(int(self._total_train_tokens), int(self.state.num_input_tokens_seen))
+        return loss
+
+
+def _rows(inputs: Any) -> int:
+    if isinstance(inputs, list):
+        return len(inputs)
+    return next(int(value.shape[0]) for value in inputs.values() if isinstance(value, torch.Tensor))
+
+
+def _mean(values: list[float | None], rows: list[int]) -> float:
+    weights = rows if len(rows) == len(values) else [1] * len(values)
+    counted = [
+        (value, weight)
+        for value, weight in zip(values, weights, strict=True)
+        if value is not None and not math.isnan(value)
+    ]
+    total = sum(weight for _, weight in counted)
+    return sum(value * weight for value, weight in counted) / total if total else math.nan
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,22 +1,26 @@
-"""Reads rows of preferences or prompts; every error names the row and the column."""
+"""Rows of preferences or prompts, and their tokens; every error names the row and the column."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from tunefleet.analysis.dataset.notes import Notes
 from tunefleet.analysis.dataset.parts import Parts
 from tunefleet.analysis.dataset.shapes import Recognized, named_judged, named_pair
 from tunefleet.errors import DataError
-from tunefleet.workloads.data.formats import Content, Place, Shape, prompt_of, without_weights
+from tunefleet.workloads.data.formats import Content, Pair, Place, Shape, prompt_of, without_weights
 from tunefleet.workloads.data.readers import Rows, numbered
+from tunefleet.workloads.data.tokenization import Encoder
 
 RowKind = Literal["pairs", "judged", "prompts"]
+_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PreferencePair:
     """A prompt with a chosen and a rejected answer; all texts (the prompt ends with the separator), or all chats."""
 
     prompt: Content
@@ -46,7 +50,7 @@ class PromptRow:
     place: Place = field(default=Place(), compare=False)
 
 
-def pairs(rows: Rows, shape: Shape) -> Iterator[Pair]:
+def pairs(rows: Rows, shape: Shape) -> Iterator[PreferencePair]:
     """Read rows as pairs.
 
     Raises:
@@ -54,7 +58,7 @@ def pairs(rows: Rows, shape: Shape) -> Iterator[Pair]:
     """
     for parts, place in shape.parts(numbered(rows)):
         prompt, answers, tools = _contents(parts, shape.separator, place)
-        yield Pair(prompt, answers[0], answers[1], tools, place)
+        yield PreferencePair(prompt, answers[0], answers[1], tools, place)
 
 
 def labelled_answers(rows: Rows, shape: Shape) -> Iterator[LabelledAnswer]:
@@ -123,3 +127,75 @@ def _contents(parts: Parts, separator: str, place: Place) -> tuple[Content, list
     if not any(message["content"] for message in parts.before):
         raise DataError(f"{place} has an empty prompt.")
     return prompt, texts, None
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A prompt and an answer, both texts or both chats, with the row they come from."""
+
+    prompt: Content
+    answer: Content
+    tools: list[Any] | None
+    place: Place
+
+
+@dataclass(slots=True)
+class Counts:
+    """Counts of used, dropped and truncated rows, and of tokens."""
+
+    rows: int = 0
+    dropped: int = 0
+    truncated: int = 0
+    tokens: int = 0
+
+
+@dataclass(slots=True)
+class Limits:
+    """The maximum length of a sequence and of its prompt."""
+
+    whole: int
+    prompt: int | None = None
+    counts: Counts = field(default_factory=Counts)
+
+    def cut(self, prompt: list[int], answers: list[list[int]]) -> tuple[list[int], list[list[int]]] | None:
+        """Truncate a prompt and its answers; returns None if nothing is left of an answer."""
+        # The end of a prompt holds the question, so it is truncated on the left.
+        kept = prompt if self.prompt is None else prompt[-self.prompt :]
+        room = self.whole - len(kept)
+        if room <= 0 or not all(answers):
+            self.counts.dropped += 1
+            return None
+        shorter = [answer[:room] for answer in answers]
+        self.counts.rows += 1
+        self.counts.truncated += shorter != answers or len(kept) < len(prompt)
+        self.counts.tokens += sum(len(kept) + len(answer) for answer in shorter)
+        return kept, shorter
+
+
+class Exchanges:
+    """Tokenizes exchanges, texts or chats."""
+
+    def __init__(self, encoder: Encoder, notes: Notes) -> None:
+        self._encoder = encoder
+        self._notes = notes
+
+    def encode(self, exchanges: Iterable[Exchange]) -> Iterator[tuple[list[int], list[int]]]:
+        """Yield the tokens of prompt and answer of each exchange.
+
+        Raises:
+            ModelError: If chats cannot be rendered, or the rendered answer does not follow the prompt.
+            DataError: If the chat template rejects a chat.
+        """
+        source = iter(exchanges)
+        while batch := list(itertools.islice(source, _AT_ONCE)):
+            texts = [each for each in batch if isinstance(each.prompt, str)]
+            pairs = [Pair(str(each.prompt), str(each.answer), each.place) for each in texts]
+            encoded = iter(self._encoder.encode(pairs, self._notes) if pairs else ())
+            for each in batch:
+                if isinstance(each.prompt, list):
+                    assert isinstance(each.answer, list), "a chat is answered by messages"
+                    yield self._encoder.exchange(each.prompt, each.answer, each.tools, self._notes, each.place)
+                    continue
+                tokens = next(encoded)
+                begin = tokens.trained.index(True) if True in tokens.trained else len(tokens.ids)
+                yield tokens.ids[:begin], tokens.ids[begin:]

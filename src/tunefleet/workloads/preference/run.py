@@ -20,16 +20,15 @@ from tunefleet.workloads.data.sources import open_rows
 from tunefleet.workloads.data.tokenization import Encoder
 from tunefleet.workloads.distributed import ranks
 from tunefleet.workloads.preference.dpo import DpoMethod, OrpoMethod, RewardMethod
-from tunefleet.workloads.preference.evaluation import ExactEvalTrainer
 from tunefleet.workloads.preference.grpo import GrpoMethod, RlooMethod
 from tunefleet.workloads.preference.kto import KtoMethod
-from tunefleet.workloads.preference.method import FOLDER, Method, TrainingData
+from tunefleet.workloads.preference.method import FOLDER, ExactEvalTrainer, Method, TrainingData
 from tunefleet.workloads.training import participation, setup
-from tunefleet.workloads.training.disk_check import require_disk
+from tunefleet.workloads.training.dataset import report_notes
 from tunefleet.workloads.training.launch import Launch
 from tunefleet.workloads.training.model import assembly
 from tunefleet.workloads.training.report import FinishedRun, contract_keys, effective_settings, throughput
-from tunefleet.workloads.training.rows.dataset import report_notes
+from tunefleet.workloads.training.setup import require_disk
 
 _METHODS: dict[str, type[Method[Any]]] = {
     "dpo": DpoMethod,

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import math
 import os
 import shutil
+import subprocess
+import sys
+import sysconfig
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
+
+import platformdirs
+from filelock import FileLock
 
 from tunefleet.artifacts import hash_file
 from tunefleet.errors import InputError, MachineError
@@ -23,7 +31,6 @@ from tunefleet.workloads.common import job_secrets, subprocesses
 from tunefleet.workloads.common.job import open_task
 from tunefleet.workloads.faults import CommandFailedError
 from tunefleet.workloads.python_function import runner
-from tunefleet.workloads.python_function.pip_packages import python_with
 
 # Folder in the job folder in which the function runs.
 WORK: Final = "python"
@@ -34,6 +41,9 @@ _LOG_BYTES: Final = 256 << 20
 # Result keys that the task itself uses.
 RESERVED: Final = ("ok", "outputs", "run", "files", "children")
 _RESULT_BYTES: Final = 16 << 20
+logger = logging.getLogger(__name__)
+_READY = "ready.json"
+_INSTALL_S = 1800.0
 
 
 def main(folder: Path) -> None:
@@ -50,7 +60,7 @@ def main(folder: Path) -> None:
     variables: dict[str, str] = job_secrets.filled({"env": dict(spec.env)})["env"]
     work = _fresh(folder, spec.code)
     session.status.write(state="running", phase="installing" if spec.requirements else "running")
-    python = python_with(spec.requirements, _environment({}))
+    python = _python_with(spec.requirements, _environment({}))
     session.status.write(phase="running")
     seconds = _run(spec, job, work, python, _environment(variables))
     result = returned(work / "result.json", spec.emits)
@@ -215,3 +225,48 @@ def size_of(folder: Path) -> int:
 
 def _names(metrics: Mapping[str, Any]) -> str:
     return ", ".join(sorted(map(str, metrics))) or "none"
+
+
+def _python_with(requirements: Sequence[str], environment: Mapping[str, str], cache: Path | None = None) -> str:
+    """Return an interpreter with the given packages; the layer is created on first use."""
+    if not requirements:
+        return sys.executable
+    root = cache or Path(platformdirs.user_cache_dir("tunefleet")) / "python-layers"
+    root.mkdir(parents=True, exist_ok=True)
+    # Another interpreter or worker environment needs another layer.
+    text = "\n".join([sys.version, sysconfig.get_path("purelib"), *sorted(requirements)])
+    layer = root / hashlib.sha256(text.encode()).hexdigest()[:24]
+    # Several tasks of one worker may need the same layer at the same time.
+    with FileLock(f"{layer}.lock"):
+        if read_json(layer / _READY) is None:
+            _create_layer(layer, requirements, environment)
+    return str(layer / "bin" / "python")
+
+
+def _create_layer(layer: Path, requirements: Sequence[str], environment: Mapping[str, str]) -> None:
+    logger.info("Installing %s.", ", ".join(requirements))
+    shutil.rmtree(layer, ignore_errors=True)
+    _run_installer([sys.executable, "-m", "venv", "--without-pip", str(layer)], environment)
+    worker_packages = Path(sysconfig.get_path("purelib"))
+    layer_packages = layer / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    # In a .pth file, which comes after the layer's own packages in sys.path, so that those take precedence.
+    (layer_packages / "zz_worker.pth").write_text(f"{worker_packages}\n", encoding="utf-8")
+    wanted = layer / "requirements.txt"
+    wanted.write_text("\n".join(requirements) + "\n", encoding="utf-8")
+    pip = [sys.executable, "-m", "pip", "--python", str(layer / "bin" / "python"), "install", "--no-input"]
+    _run_installer([*pip, "--disable-pip-version-check", "--quiet", "-r", str(wanted)], environment)
+    write_json(layer / _READY, {"requirements": list(requirements)}, sync=True)
+
+
+def _run_installer(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    try:
+        done = subprocess.run(
+            command, env=dict(environment), capture_output=True, text=True, timeout=_INSTALL_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError("Installing the packages of spec.requirements took more than half an hour.") from None
+    if done.returncode != 0:
+        lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("ERROR")]
+        last = (errors or lines or ["no error message"])[-1].removeprefix("ERROR: ")
+        raise InputError(f"The packages of spec.requirements cannot be installed: {last}", detail="\n".join(lines))

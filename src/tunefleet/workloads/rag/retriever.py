@@ -17,8 +17,8 @@ from tunefleet.spec import RagTaskSpec
 from tunefleet.spec.documents.paths import DATABASE
 from tunefleet.trainer_control.files import write_json
 from tunefleet.trainer_control.session import JobSession
+from tunefleet.workloads.common.item_control import ProgressReporter
 from tunefleet.workloads.common.job import checked, open_task
-from tunefleet.workloads.embedding.embedding_log import ProgressReporter
 from tunefleet.workloads.embedding.encoder import Encoder, open_encoder
 from tunefleet.workloads.inference.deduplication import batch
 from tunefleet.workloads.inference.items import Item, read_items

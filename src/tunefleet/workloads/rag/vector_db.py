@@ -23,7 +23,7 @@ from tunefleet.settings import TransferSettings
 from tunefleet.spec.tasks.retrieval import ServerSpec
 from tunefleet.validation_errors import summary
 from tunefleet.workloads.common import job_secrets
-from tunefleet.workloads.embedding.model_source import Vectors
+from tunefleet.workloads.embedding.encoder import Vectors
 
 DISTANCES: Final = {"cosine": models.Distance.COSINE, "dot": models.Distance.DOT, "euclid": models.Distance.EUCLID}
 _QUERIES_AT_ONCE: Final = 64

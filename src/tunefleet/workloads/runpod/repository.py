@@ -14,7 +14,7 @@ from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, RepositoryNotFoundError
 
 from tunefleet.errors import InputError
-from tunefleet.workloads.merging.source_models import NEEDED
+from tunefleet.workloads.merging.lora import NEEDED
 
 # File of a repository that records what it was merged from.
 MARK: Final = "tunefleet-merge.json"

@@ -33,14 +33,13 @@ from tunefleet.workloads.distributed.ranks import allow_sharding_on_cpu
 from tunefleet.workloads.training import participation, samples, setup
 from tunefleet.workloads.training.arguments import supervised_arguments
 from tunefleet.workloads.training.callbacks import common_callbacks
-from tunefleet.workloads.training.disk_check import require_disk
+from tunefleet.workloads.training.dataset import TrainingData, open_data, prepare, stream_position
 from tunefleet.workloads.training.exact_trainer import ContinueTokenCount, StopWhenWorse
 from tunefleet.workloads.training.launch import Supervised
 from tunefleet.workloads.training.model import assembly, hardware
-from tunefleet.workloads.training.rows.dataset import TrainingData, open_data, prepare, stream_position
-from tunefleet.workloads.training.rows.streaming import SampleStream
 from tunefleet.workloads.training.samples import Answer
-from tunefleet.workloads.training.setup import arguments_context, enable_async_checkpoints
+from tunefleet.workloads.training.setup import arguments_context, enable_async_checkpoints, require_disk
+from tunefleet.workloads.training.streaming import SampleStream
 from tunefleet.workloads.training.summary import Evaluation, Outcome, build
 from tunefleet.workloads.training.trainer import StreamEpoch, Trainer
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from peft import PeftModel
 from transformers import (
     PreTrainedTokenizerBase,
     PrinterCallback,
+    Trainer,
     TrainerCallback,
     TrainerControl,
     TrainerState,
@@ -28,6 +30,9 @@ from transformers import (
 from tunefleet import fsutil
 from tunefleet.analysis.memory.estimate import PLAIN, Load
 from tunefleet.errors import DataError
+from tunefleet.runtime.disk_check import DiskTooSmallError, Forecast, require_space
+from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.trainer_control.checkpoints.manifest import list_complete
 from tunefleet.workloads.common import job
 from tunefleet.workloads.distributed import ranks
 from tunefleet.workloads.training.arguments import ArgumentsContext
@@ -40,9 +45,7 @@ from tunefleet.workloads.training.model import deepspeed, hardware
 from tunefleet.workloads.training.model.memory import Memory
 
 logger = logging.getLogger(__name__)
-
 T = TypeVar("T")
-
 # Filled in by the worker, which packs the archive after the process has ended and its GPU is free.
 _ARCHIVE_KEYS = ("archive", "archive_path", "archive_url", "archive_bytes")
 CONFIG: Final = "adapter_config.json"
@@ -243,3 +246,51 @@ def write_card(folder: Path, kind: str, base: str) -> None:
         "",
     ]
     (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
+
+
+def require_disk(folder: JobFolder, trainer: Trainer, *, adapter: bool, make_room: Callable[[], bool]) -> None:
+    """Raise `DiskTooSmallError` if the disk has no space for the checkpoints and the final model.
+
+    Caches for later launches are deleted with `make_room` before a run is refused.
+    """
+    # Earlier launches of this job wrote these already; they count towards the estimate, not against it.
+    present = sum(checkpoint.size_bytes for checkpoint in list_complete(folder.checkpoints_dir))
+    needed = disk_forecast(trainer, adapter=adapter)
+    try:
+        require_space(folder.root, needed, present_bytes=present)
+    except DiskTooSmallError:
+        if not make_room():
+            raise
+        require_space(folder.root, needed, present_bytes=present)
+
+
+def disk_forecast(trainer: Trainer, *, adapter: bool) -> Forecast:
+    """Return what a training run will write."""
+    parameters = list(trainer.model.parameters())
+    saved = [parameter for parameter in parameters if parameter.requires_grad or not adapter]
+    return Forecast(
+        weights_bytes=sum(parameter.numel() * parameter.element_size() for parameter in saved),
+        trainable_parameters=sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+        checkpoints=trainer.args.save_total_limit,
+        saves=_saves(trainer.args, len(trainer.train_dataset)),
+    )
+
+
+def _saves(args: TrainingArguments, rows: int) -> int:
+    """Return how many checkpoints a run writes, including the one at its end."""
+    per_epoch = math.ceil(rows / (args.train_batch_size * args.gradient_accumulation_steps * args.world_size))
+    steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * per_epoch)
+    match args.save_strategy:
+        case "no":
+            return 0
+        case "epoch":
+            return math.ceil(steps / max(per_epoch, 1))
+        case "best":
+            # At most one per evaluation; an interval below one is a ratio of the run.
+            return _times(steps, args.eval_steps or steps)
+        case _:
+            return _times(steps, args.save_steps)
+
+
+def _times(steps: int, interval: float) -> int:
+    return math.ceil(1 / interval) if interval < 1 else math.ceil(steps / interval)

@@ -16,7 +16,7 @@ from trl import SFTTrainer
 
 from tunefleet.workloads.training.exact_trainer import ExactTrainer, preserve_random_state
 from tunefleet.workloads.training.label_scores import score_labels_only
-from tunefleet.workloads.training.rows.streaming import (
+from tunefleet.workloads.training.streaming import (
     POSITION_FILE,
     POSITION_KEY,
     SampleStream,

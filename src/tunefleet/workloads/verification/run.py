@@ -7,12 +7,16 @@ import logging
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Final
 
-from transformers import AutoConfig, PreTrainedTokenizerBase
+import psutil
+import torch
+from safetensors import SafetensorError
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from tunefleet.artifacts.archive import only_folder, unpacked_path
-from tunefleet.errors import ModelError
+from tunefleet.errors import MachineError, ModelError
 from tunefleet.fsutil import write_file, write_folder
 from tunefleet.spec.base import is_hub_name
 from tunefleet.spec.tasks.verify_task import VerifyTaskSpec
@@ -20,15 +24,22 @@ from tunefleet.workloads.common import base_model, containment, hub_files, job
 from tunefleet.workloads.common.base_model import Source, loading_error
 from tunefleet.workloads.common.job import OpenedJob, open_task
 from tunefleet.workloads.merging import vocabulary
+from tunefleet.workloads.merging.lora import NEEDED
 from tunefleet.workloads.merging.plan import Plan
 from tunefleet.workloads.merging.safetensors_reader import is_weights
 from tunefleet.workloads.merging.skeleton import build
-from tunefleet.workloads.merging.source_models import NEEDED
-from tunefleet.workloads.verification import forward, model_files, tokenizer
-from tunefleet.workloads.verification.tokenizer import CONFIGS, SPECIAL, Tokens
+from tunefleet.workloads.training.model.hardware import Hardware, choose, inspect
+from tunefleet.workloads.verification import model_files
+from tunefleet.workloads.verification.model_files import CONFIGS, SPECIAL, Files, Tokens
 
+_TEXTS: Final = 2
+_LENGTH: Final = 16
+_SEED: Final = 20
+_LOADING_FACTOR: Final = 1.3
+"""Memory of a model while it is loaded, relative to its weights."""
+_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+_FILES_ONLY: Final = "check the files only (model.verify: files of a campaign, verify.forward: false of a task)"
 logger = logging.getLogger(__name__)
-
 PRODUCT: Final = "final_model"
 _SNAPSHOTS: Final = "snapshots"
 """Folder in the Hub's cache whose subfolders are named by commit."""
@@ -57,15 +68,15 @@ def _verified(task: OpenedJob[VerifyTaskSpec]) -> dict[str, Any]:
     weights = model_files.check(Path(source.path))
     rows = _rows(source, weights)
     # Before the forward pass, which takes far longer.
-    tokenizer.check_special(Path(source.path), rows)
+    model_files.check_special(Path(source.path), rows)
     wanted = spec.model.tokenizer
     given = inputs.get(POINTER)
     tokenizer_source = source if wanted is None else locate(wanted, given, task.workspace)
-    tokens = tokenizer.check(tokenizer_source, rows, chat=spec.verify.chat_template)
+    tokens = model_files.check_tokenizer(tokenizer_source, rows, chat=spec.verify.chat_template)
     ran = None
     if spec.verify.forward:
         _tell(task, "forward", "Loading the weights for one forward pass.")
-        ran = forward.run(source, weights, tokens.highest, on_cpu=spec.enforce_cpu)
+        ran = _run_forward(source, weights, tokens.highest, on_cpu=spec.enforce_cpu)
     changed = None
     if wanted is not None:
         changed = moved(Path(source.path), tokens)
@@ -185,3 +196,81 @@ def _name_special(path: Path, tokenizer: PreTrainedTokenizerBase) -> None:
         if isinstance(block, dict):
             block |= {key: getattr(tokenizer, key) for key in SPECIAL if block is config or key in block}
     path.write_text(json.dumps(config, indent=2) + "\n", "utf-8")
+
+
+def _run_forward(source: Source, weights: Files, highest: int, *, on_cpu: bool) -> dict[str, Any]:
+    """Load a model, and run it on a few tokens."""
+    hardware = Hardware("cpu") if on_cpu else inspect()
+    kernels = choose(hardware)
+    _require_memory(weights, hardware, kernels.compute)
+    try:
+        model = _loaded(source, hardware, kernels.compute)
+        logits = _logits(model, highest)
+    except torch.cuda.OutOfMemoryError as error:
+        raise MachineError(
+            f"{source.identifier} does not fit into the memory of the GPU.",
+            hint=f"Set TUNEFLEET_CAMPAIGN_CPU=true to use the CPU, use a larger GPU, or {_FILES_ONLY}.",
+        ) from error
+    if not bool(torch.isfinite(logits).all()):
+        raise ModelError(
+            f"{source.identifier} returns values that are not finite.",
+            hint="Its weights are damaged; download it again.",
+        )
+    # Weights of zeros load without an error.
+    if float(logits.std()) == 0:
+        raise ModelError(f"{source.identifier} returns constant logits.", hint="Its weights are damaged.")
+    logger.info("%s ran in %s on %s", source.identifier, kernels.compute, hardware.device)
+    return {"positions": logits[..., 0].numel(), "device": hardware.device, "dtype": kernels.compute}
+
+
+def _require_memory(weights: Files, hardware: Hardware, compute: str) -> None:
+    needed = int(weights.parameters * _BYTES[compute] * _LOADING_FACTOR)
+    available, where = psutil.virtual_memory().available, "memory"
+    if hardware.device == "cuda":
+        available = sum(torch.cuda.mem_get_info(each)[0] for each in range(torch.cuda.device_count()))
+        where = "memory of the GPU"
+    if needed > available:
+        way = (
+            "Use a worker with more"
+            if hardware.device == "cpu"
+            else "Set TUNEFLEET_CAMPAIGN_CPU=true, use a larger GPU"
+        )
+        raise MachineError(
+            f"The forward pass needs about {needed / 1e9:.1f} GB of {where}, but {available / 1e9:.1f} GB are free.",
+            hint=f"{way}, or {_FILES_ONLY}.",
+        )
+
+
+def _loaded(source: Source, hardware: Hardware, compute: str) -> Any:
+    several = hardware.device == "cuda" and torch.cuda.device_count() > 1
+    places = {"device_map": "auto" if several else {"": 0}} if hardware.device == "cuda" else {}
+    try:
+        model, loading_info = AutoModelForCausalLM.from_pretrained(
+            source.path,
+            revision=source.revision,
+            trust_remote_code=source.trust_remote_code,
+            dtype=getattr(torch, compute),
+            output_loading_info=True,
+            **places,
+        )
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError, UnpicklingError) as error:
+        raise loading_error("model", source, error) from error
+    for name in ("missing_keys", "mismatched_keys"):
+        wrong = sorted(map(str, loading_info.get(name) or ()))
+        if wrong:
+            what = "lack" if name == "missing_keys" else "have in another shape"
+            raise ModelError(
+                f"The files of {source.identifier} {what} {wrong[0]}"
+                + (f" and {len(wrong) - 1} more." if wrong[1:] else "."),
+                hint="They are incomplete, or belong to another config.json.",
+            )
+    return model.to("mps") if hardware.device == "mps" else model
+
+
+@torch.no_grad()
+def _logits(model: Any, highest: int) -> torch.Tensor:
+    model.eval()
+    generator = torch.Generator().manual_seed(_SEED)
+    tokens = torch.randint(0, highest + 1, (_TEXTS, _LENGTH), generator=generator)
+    found: torch.Tensor = model(input_ids=tokens.to(model.device)).logits.float()
+    return found

@@ -15,8 +15,7 @@ from tunefleet.spec.tasks.retrieval import VectorSpec
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
     global Encoder, VectorCache, Vectors, encoded
-    from tunefleet.workloads.embedding.encoder import Encoder
-    from tunefleet.workloads.embedding.model_source import Vectors
+    from tunefleet.workloads.embedding.encoder import Encoder, Vectors
     from tunefleet.workloads.embedding.vector_cache import VectorCache, encoded
 
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import pytest
 
 from tunefleet.workloads import assets
-from tunefleet.workloads.engine import messages
+from tunefleet.workloads.engine import protocol
 from tunefleet.workloads.engine.client import ConnectionLostError, EngineConnection
 from tunefleet.workloads.engine.protocol import Choice, EngineAdapter, EngineModel, Request, Sampling
 
@@ -179,7 +179,7 @@ def test_a_broken_engine_leaves_its_socket_and_breaks_the_line(
         with held, asking:
             held.send({"op": "hello"})
             assert held.read()["ready"]["name"] == "vllm"
-            request = messages.line({"request": asdict(Request(0, "How many", Sampling(max_tokens=1)))})
+            request = protocol.to_line({"request": asdict(Request(0, "How many", Sampling(max_tokens=1)))})
             whole = [json.loads(request), {}]
             asking.send({"op": "generate"}, *whole)
             assert asking.read()["answer"]["choices"][0]["text"] == "x"

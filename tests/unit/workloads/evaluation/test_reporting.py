@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunefleet.workloads.evaluation.tracker_report import without_bars
+from tunefleet.workloads.evaluation.launch import without_bars
 
 pytestmark = pytest.mark.torch
 

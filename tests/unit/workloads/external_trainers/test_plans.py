@@ -19,7 +19,7 @@ import yaml
 from tunefleet.errors import InputError, MachineError
 from tunefleet.runtime.envs import FAMILIES
 from tunefleet.spec import TrainingTaskSpec, load_task_spec
-from tunefleet.workloads.external_trainers import axolotl, llamafactory, registry, unsloth
+from tunefleet.workloads.external_trainers import axolotl, launch_plan, llamafactory, unsloth
 from tunefleet.workloads.external_trainers.launch_plan import Plan, Request
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -118,13 +118,13 @@ def test_the_script_for_unsloth_is_python_and_imports_unsloth_first() -> None:
 
 
 def test_trainers_are_found_by_name_plugin_and_function() -> None:
-    plugin = EntryPoint("theirs", "tunefleet.workloads.external_trainers.axolotl:plan", registry.GROUP)
+    plugin = EntryPoint("theirs", "tunefleet.workloads.external_trainers.axolotl:plan", launch_plan.GROUP)
     for name in ("axolotl", "theirs", "tunefleet.workloads.external_trainers.axolotl:plan"):
-        assert registry.find(name, [plugin]) is axolotl.plan
+        assert launch_plan.find_trainer(name, [plugin]) is axolotl.plan
     with pytest.raises(InputError, match="no trainer 'thiers'") as caught:
-        registry.find("thiers", [plugin])
+        launch_plan.find_trainer("thiers", [plugin])
     assert "trl, axolotl, llamafactory, unsloth, theirs" in str(caught.value.hint)
     with pytest.raises(InputError, match="nowhere:plan cannot be loaded: No module named 'nowhere'"):
-        registry.find("nowhere:plan")
+        launch_plan.find_trainer("nowhere:plan")
     with pytest.raises(InputError, match="is not a function"):
-        registry.find("tunefleet.workloads.external_trainers.registry:GROUP")
+        launch_plan.find_trainer("tunefleet.workloads.external_trainers.launch_plan:GROUP")

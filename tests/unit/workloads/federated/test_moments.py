@@ -21,7 +21,7 @@ def libraries() -> None:
     from tests.unit.workloads.federated.tiny import adapted, other_values, train
     from tunefleet.workloads.federated import hot_reload
     from tunefleet.workloads.federated.live_adapter import LiveAdapter
-    from tunefleet.workloads.federated.optimizer_moments import MomentPolicy
+    from tunefleet.workloads.federated.weight_reload import MomentPolicy
 
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::FutureWarning")]

@@ -37,10 +37,9 @@ def libraries() -> None:
     from tunefleet.workloads.federated.contact import Reachability, RetryPolicy
     from tunefleet.workloads.federated.downloader import Arrived, Downloader, Inbox
     from tunefleet.workloads.federated.live_adapter import LiveAdapter
-    from tunefleet.workloads.federated.mailbox import VERSION, Mailbox
     from tunefleet.workloads.federated.options import check_arguments
     from tunefleet.workloads.federated.participation import ProximalTerm, share_initialization
-    from tunefleet.workloads.federated.rank_sync import Ranks, RowTotal
+    from tunefleet.workloads.federated.rank_sync import VERSION, Mailbox, Ranks, RowTotal
     from tunefleet.workloads.federated.state import Progress, TakenFile
     from tunefleet.workloads.federated.update_compression import RESIDUAL, Packer
 

@@ -23,8 +23,7 @@ def libraries() -> None:
     from tests.unit.workloads.federated.tiny import adapted, base, batch, classifier, other_values, train
     from tunefleet.workloads.federated import hot_reload
     from tunefleet.workloads.federated.live_adapter import LiveAdapter, read_adapter
-    from tunefleet.workloads.federated.optimizer_moments import check_held
-    from tunefleet.workloads.federated.weight_reload import parse_share
+    from tunefleet.workloads.federated.weight_reload import check_held, parse_share
 
 
 # PEFT asks Transformers by a name that will go.

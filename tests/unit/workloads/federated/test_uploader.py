@@ -28,13 +28,13 @@ from tunefleet.schemas.federated import UpdateCreate, UpdateTaken
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Capture, Reachability, Intent, Packer, Progress, RESIDUAL, TakenFile, Uploader, delivery, outgoing_folder
+    global Capture, Reachability, Intent, Packer, Progress, RESIDUAL, TakenFile, Uploader, uploader, outgoing_folder
     global torch
     pytest.importorskip("peft")
 
     import torch
 
-    from tunefleet.workloads.federated import delivery
+    from tunefleet.workloads.federated import uploader
     from tunefleet.workloads.federated.contact import Reachability
     from tunefleet.workloads.federated.state import Intent, Progress, TakenFile
     from tunefleet.workloads.federated.update_compression import RESIDUAL, Packer
@@ -250,7 +250,7 @@ def test_what_never_arrived_before_a_crash_goes_with_the_next(tmp_path: Path) ->
 def test_an_update_at_which_the_server_fails_every_time_does_not_hold_up_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, earlier: bool
 ) -> None:
-    monkeypatch.setattr(delivery, "_FAULTS", 2)
+    monkeypatch.setattr(uploader, "_FAULTS", 2)
     began, failed = threading.Event(), threading.Event()
     line: Line
 

@@ -21,11 +21,10 @@ def libraries() -> None:
     pytest.importorskip("torch")
     pytest.importorskip("qdrant_client")
 
-    from tunefleet.workloads.embedding.encoder import Encoder
-    from tunefleet.workloads.embedding.model_source import Vectors
+    from tunefleet.workloads.embedding.encoder import Encoder, Vectors
     from tunefleet.workloads.inference.items import Item
     from tunefleet.workloads.rag import retriever as searching
-    from tunefleet.workloads.rag.chunking import chunks
+    from tunefleet.workloads.rag.indexer import chunks
     from tunefleet.workloads.rag.vector_db import open_folder
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tunefleet.errors import InputError, MachineError
 from tunefleet.spec import CommonTrainingSpec
-from tunefleet.spec.options.deepspeed_zero import path_keys
+from tunefleet.spec.options.training_options import path_keys
 from tunefleet.workloads.training.model.hardware import DtypeName
 
 _BUCKET: Final = 50_000_000

@@ -19,8 +19,8 @@ from tunefleet.workloads.data.holdout import Duplicates
 from tunefleet.workloads.data.streams import Reader
 from tunefleet.workloads.data.token_cache import TokenCache
 from tunefleet.workloads.data.tokenization import IGNORED, Encoder, Tokenized
-from tunefleet.workloads.training.rows import streaming
-from tunefleet.workloads.training.rows.streaming import POSITION_FILE, Packed, SampleStream, StreamPosition
+from tunefleet.workloads.training import streaming
+from tunefleet.workloads.training.streaming import POSITION_FILE, Packed, SampleStream, StreamPosition
 
 # Rows read to measure the speed of a source that cannot seek.
 _PROBED_ROWS = 1000

@@ -1,1 +1,0 @@
-"""Rows to tokens: datasets, packing, streaming."""
