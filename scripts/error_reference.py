@@ -49,7 +49,7 @@ WAYS_OUT: Final = {
     "input_invalid": _LOOK,
     "data_invalid": "Fix the dataset or use another; `tunefleet data try` shows how its rows are read.",
     "model_invalid": "Use a complete model, with its tokenizer, that the worker can reach.",
-    "reference_invalid": "Check the referenced result: `tunefleet show TASK --json`.",
+    "reference_invalid": "Check the referenced result: `tunefleet show RUN --json`.",
     "adapter_refused": "Train with the same base model and the same `lora` block as the others.",
     "artifact_invalid": "Upload the files again; they were damaged, or a path leads out of its folder.",
     "unauthenticated": "Set a valid key: `tunefleet login`, or `TUNEFLEET_KEY`.",
@@ -88,7 +88,7 @@ WAYS_OUT: Final = {
 }
 """Code → what to do."""
 
-_OF_THE_PROGRAM: Final = "Read the traceback: `tunefleet show TASK`, and `tunefleet logs TASK`."
+_OF_THE_PROGRAM: Final = "Read the traceback: `tunefleet show RUN`, and `tunefleet logs RUN`."
 REASONS: Final = {
     "upstream_failed": "Fix the task that the error names, then `tunefleet retry`.",
     "bad_input": "Fix what the error names, and submit again; a retry of the same workflow file fails.",
@@ -99,7 +99,7 @@ REASONS: Final = {
     "killed": "Check who sent the signal; without a known sender it was usually the kernel's out-of-memory killer.",
     "crashed": _OF_THE_PROGRAM,
     "timeout": "Raise `limits.max_runtime_s`, or reduce the work of the task.",
-    "stalled": "Check in `tunefleet logs TASK` where it hangs; raise `limits.stall_after_s` if it is only slow.",
+    "stalled": "Check in `tunefleet logs RUN` where it hangs; raise `limits.stall_after_s` if it is only slow.",
     "diverged": "Lower `training.learning_rate`, or set `on_nan: rollback`.",
     "delivery_failed": "Fix the destination: [Debug a failed workflow](../how-to/debug-a-failed-workflow.md"
     "#a-delivery-is-delayed-or-has-failed).",

@@ -169,9 +169,9 @@ def _usage(command: Any, words: str) -> Iterator[str]:
         for name, below in command.commands.items():
             yield from _usage(below, f"{words} {name}")
         return
-    names = [parameter.name for parameter in command.params if parameter.param_type_name == "argument"]
+    names = [each.metavar or each.name.upper() for each in command.params if each.param_type_name == "argument"]
     yield f"### {words}\n"
-    yield f"`{' '.join([words, *(name.upper() for name in names)])}`\n"
+    yield f"`{' '.join([words, *names])}`\n"
     yield inspect.cleandoc(command.help or "").partition("\f")[0].strip() + "\n"
     options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
     for option in options:

@@ -68,7 +68,10 @@ def unknown_routes(text: str) -> Iterator[str]:
 def _pages() -> frozenset[str]:
     """Return the paths of the web page's router, fields as `{}`, and its files."""
     router = (ROOT / "web/src/router.tsx").read_text(encoding="utf-8")
-    paths = {re.sub(r"\$\w+", "{}", path) for path in re.findall(r'path: "([^"]+)"', router)}
+    written = re.findall(r'path: "([^"]+)"', router)
+    # `$` alone stands for any rest, also for none.
+    written += [path.removesuffix("/$") for path in written if path.endswith("/$")]
+    paths = {re.sub(r"\$\w*", "{}", path) for path in written}
     files = {f"/{path.name}" for path in (ROOT / "web/public").iterdir()}
     return frozenset(f"/ui{path}".rstrip("/") for path in paths | files)
 

@@ -106,7 +106,7 @@ _LOGIN: Final = {"TUNEFLEET_URL": lambda reader: reader.url, "TUNEFLEET_KEY": _s
 
 FLEET: Final[dict[str, Scene]] = {
     "docs/how-to/agent-behind-nat.md": Scene(values={"tf_…": _server_key("worker")}, environment={"PORT": "0"}),
-    "docs/how-to/notifications.md": Scene(values={"TASK": _task()}, files={"echo.yaml": _ECHO}, before=_SUBMIT_ECHO),
+    "docs/how-to/notifications.md": Scene(values={"RUN": _task()}, files={"echo.yaml": _ECHO}, before=_SUBMIT_ECHO),
     "docs/how-to/files-and-artifacts.md": Scene(files={"rows.jsonl": _CHATS}),
     "docs/how-to/deploy.md": Scene(prepare=lambda reader: reader.have("deploy")),
     "docs/how-to/environments.md": Scene(),
@@ -121,7 +121,7 @@ FLEET: Final[dict[str, Scene]] = {
     "docs/how-to/prepare-data.md": Scene(files={"prepare.yaml": _PREPARING, "mine.jsonl": _PAIRS}),
     "docs/how-to/tls.md": Scene(),
     "docs/how-to/debug-a-failed-workflow.md": Scene(
-        values={"TASK": _task(), "WORKFLOW": _task("wf")},
+        values={"RUN": _task(), "WORKFLOW": _task("wf")},
         environment=_LOGIN,
         prepare=_failed_pipeline,
     ),
@@ -136,7 +136,7 @@ FLEET: Final[dict[str, Scene]] = {
     "docs/how-to/operate-a-campaign.md": Scene(values={"daily": "gsm8k"}, prepare=_campaign),
     "docs/how-to/upgrade.md": Scene(),
     "docs/how-to/monitoring.md": Scene(),
-    "docs/how-to/workflows.md": Scene(values={"TASK": _task()}, files={"run.yaml": _UNPLACED}),
+    "docs/how-to/workflows.md": Scene(values={"RUN": _task()}, files={"run.yaml": _UNPLACED}),
     "examples/federated/README.md": Scene(),
 }
 """Pages that are read beside a server that runs already, with one worker."""
@@ -145,7 +145,7 @@ CUT: Final = frozenset({"docs/how-to/files-and-artifacts.md"})
 """Those of them that `make test` reads, with the tutorial; `make proofs AREA=docs` reads all pages."""
 
 ALONE: Final[dict[str, Scene]] = {
-    "docs/tutorial/first-fine-tune.md": Scene(values={"TASK": _task()}),
+    "docs/tutorial/first-fine-tune.md": Scene(values={"RUN": _task()}),
 }
 """Pages whose reader starts with nothing."""
 
@@ -185,12 +185,12 @@ LONG: Final[dict[str, Scene]] = {
         before=("tunefleet submit run.yaml --wait",),
     ),
     "docs/how-to/pause-and-resume.md": Scene(
-        values={"TASK": _first("task")},
+        values={"RUN": _first("task")},
         files={"run.yaml": _PATIENT},
         before=("tunefleet submit run.yaml",),
         prepare=lambda reader: reader.until(f"tunefleet checkpoints {reader.last('task')}", "KiB"),
     ),
-    "docs/how-to/resume-after-a-crash.md": Scene(values={"TASK": _first("task")}, prepare=_paused_at_a_checkpoint),
+    "docs/how-to/resume-after-a-crash.md": Scene(values={"RUN": _first("task")}, prepare=_paused_at_a_checkpoint),
     "docs/how-to/run-custom-code.md": Scene(
         environment={
             "ORCHESTRATOR_BASE_URL": lambda reader: reader.url,
@@ -238,7 +238,7 @@ def _of_stage(name: str) -> Callable[[Reader], str]:
 
 
 LONG_ALONE: Final[dict[str, Scene]] = {
-    "README.md": Scene(values={"TASK": _task(), "Qwen/Qwen2.5-0.5B-Instruct": f"./{HUB_MODEL}"}, prepare=_readme),
+    "README.md": Scene(values={"RUN": _task(), "Qwen/Qwen2.5-0.5B-Instruct": f"./{HUB_MODEL}"}, prepare=_readme),
     "docs/how-to/share-a-gpu.md": Scene(),
     "docs/how-to/run-a-campaign.md": Scene(prepare=lambda reader: reader.have("examples/campaign")),
     "docs/how-to/run-a-server-and-workers.md": Scene(
@@ -248,7 +248,7 @@ LONG_ALONE: Final[dict[str, Scene]] = {
             "tf_…": lambda reader: (reader.here / "srv/keys/worker.key").read_text().strip(),
             "WORKER": "lab-3",
             "KEY": lambda reader: f"{reader.last('key')} --yes",
-            "TASK": lambda reader: reader.submitted("echo.yaml"),
+            "RUN": lambda reader: reader.submitted("echo.yaml"),
         },
         files={"echo.yaml": _ECHO},
         environment={"WORKER_ID": "lab-3"},

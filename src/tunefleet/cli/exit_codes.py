@@ -28,7 +28,7 @@ class ExitCode(IntEnum):
     OK = 0
     """Success."""
     FAILED = 1
-    """The awaited task or `control` command failed, or a check of `doctor`; or an error without its own code."""
+    """The awaited run or `control` command failed, or a check of `doctor`; or an error without its own code."""
     USAGE = 2
     """The command line is invalid: an unknown command or option, a missing argument."""
     INVALID = 3
@@ -44,13 +44,13 @@ class ExitCode(IntEnum):
     MACHINE = 8
     """This machine lacks a port, disk space, a device or a package; or a data folder cannot be used."""
     CANCELLED = 9
-    """The awaited task was cancelled, or the watched job was aborted."""
+    """The awaited run was cancelled, or the watched job was aborted."""
     TIMED_OUT = 10
-    """The task or the `control` command did not finish in time; it is still running."""
+    """The run or the `control` command did not finish in time; it is still running."""
     BUG = 70
     """An unexpected error. Please report it."""
     MADE_WAY = 75
-    """`worker --once` returned its task because its node is preempted; started again, the task resumes."""
+    """`worker --once` returned its run because its node is preempted; started again, the run resumes."""
     INTERRUPTED = 130
     """Ctrl-C."""
 

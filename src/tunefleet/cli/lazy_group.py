@@ -27,9 +27,9 @@ _SAME: Final = {"list": "ls", "ls": "list"}
 _ELSEWHERE: Final = {
     "apply": "submit FILE", "launch": "submit FILE", "sbatch": "submit FILE",
     "ps": "ls", "status": "ls", "queue": "ls", "squeue": "ls", "task": "ls", "tasks": "ls", "runs": "ls", "jobs": "ls",
-    "workflow": "ls --workflows", "workflows": "ls --workflows", "attach": "follow TASK", "delete": "rm TASK",
-    "kill": "cancel TASK", "down": "cancel TASK", "scancel": "cancel TASK", "fleet": "workers", "fleets": "workers",
-    "nodes": "workers", "train": "submit FILE", "download": "artifacts get", "info": "show TASK",
+    "workflow": "ls --workflows", "workflows": "ls --workflows", "attach": "follow RUN", "delete": "rm RUN",
+    "kill": "cancel RUN", "down": "cancel RUN", "scancel": "cancel RUN", "fleet": "workers", "fleets": "workers",
+    "nodes": "workers", "train": "submit FILE", "download": "artifacts get", "info": "show RUN",
 }  # fmt: skip
 # Looked for in a group → the command that does it.
 _OTHER_NOUN: Final = {"control resume": "run --resume JOB"}

@@ -85,15 +85,15 @@ def _ids(metavar: str, about: str, complete: Callable[[str], list[tuple[str, str
     return typer.Argument(metavar=metavar, help=about, autocompletion=complete)
 
 
-TaskId = Annotated[str, _ids("TASK", "Task id or a unique prefix.")]
-TaskIds = Annotated[list[str], _ids("TASK…", "Task ids or unique prefixes.")]
+TaskId = Annotated[str, _ids("RUN", "Run id or a unique prefix.")]
+TaskIds = Annotated[list[str], _ids("RUN…", "Run ids or unique prefixes.")]
 TaskOrWorkflow = Annotated[
     str,
-    _ids("TASK", "Id of a task or workflow (wf-…), or a unique prefix.", complete_task_or_workflow),
+    _ids("RUN", "Id of a run or workflow (wf-…), or a unique prefix.", complete_task_or_workflow),
 ]
 TasksOrWorkflows = Annotated[
     list[str],
-    _ids("TASK…", "Ids of tasks or workflows (wf-…), or unique prefixes.", complete_task_or_workflow),
+    _ids("RUN…", "Ids of runs or workflows (wf-…), or unique prefixes.", complete_task_or_workflow),
 ]
 WorkerId = Annotated[str, _ids("WORKER", "Worker id or a unique prefix.", complete_worker)]
 Artifact = Annotated[

@@ -40,8 +40,8 @@ def test_submit_ls_show_cancel(cli: Cli, hand: HandWorker, echo: Path) -> None:
     assert said.code == 0
     task_id = next(word for word in said.out.split() if word.startswith("task-")).rstrip(".")
     assert "hello" in cli("ls").out
-    assert cli("ls", "--status", "completed", "--kind", "none").out == "No task matches.\n"
-    assert cli("ls", "--kind", "bogus").out == "No task matches.\n"
+    assert cli("ls", "--status", "completed", "--kind", "none").out == "No run matches.\n"
+    assert cli("ls", "--kind", "bogus").out == "No run matches.\n"
     listed = [TaskView.model_validate(task) for task in cli("ls", "--json", "--all").json]
     assert task_id in {task.id for task in listed}
     assert TaskDetail.model_validate(cli("show", task_id[:12], "--json").json).id == task_id
@@ -131,7 +131,7 @@ def test_ctrl_c_leaves_the_task_running(
         with impatient():
             left = cli(*command)
         assert left.code == 130
-        assert "The task keeps running. " in left.err
+        assert "It keeps running. " in left.err
         assert played.task_id in left.err
     assert client.tasks.get(played.task_id).status == "running"
 

@@ -75,7 +75,7 @@ def test_a_log_that_is_not_there_says_why(cli: Cli, client: Client, hand: HandWo
     assert (said.code, said.out, said.err) == (0, "", f"{task_id} has no log: it has not started.\n")
     assert f"Explain  tunefleet why {task_id}" in cli("show", task_id).out
     hand.finish(hand.take(task_id))
-    why = f"{task_id} has no log: echo tasks run inside their worker by-hand.\n"
+    why = f"{task_id} has no log: echo runs execute inside their worker by-hand.\n"
     for options in ((), ("-n", 5), ("-f",)):
         assert cli("logs", *options, task_id).err == why
     assert "tunefleet logs" not in cli("show", task_id).out

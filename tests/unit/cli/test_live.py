@@ -57,7 +57,7 @@ def event(kind: str, **data: Any) -> EventView:
 
 def drawn(watched: task_view.Watched, width: int = 80, height: int = 30) -> str:
     console = Console(file=io.StringIO(), width=width, theme=_THEME, force_terminal=False)
-    console.print(task_view.screen(watched, width=width, height=height, interrupt="Ctrl-C leaves the task running."))
+    console.print(task_view.screen(watched, width=width, height=height, interrupt="Ctrl-C leaves it running."))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -71,7 +71,7 @@ def test_the_screen_has_all_that_one_wants_to_know(width: int) -> None:
         assert wanted in shown.replace("0.0001", "1e-04"), wanted
     assert "Offered to box-1" in shown
     assert "Started on box-1: attempt 2" in shown
-    assert "Ctrl-C leaves the task running." in shown
+    assert "Ctrl-C leaves it running." in shown
     assert any("⠀" <= character <= "⣿" for character in shown)
     assert max(len(line) for line in shown.splitlines()) <= width
     assert ("on box-1" in shown.splitlines()[0]) == (width >= 100)

@@ -20,7 +20,7 @@ def test_list_and_ls_are_one(noun: str, capsys: pytest.CaptureFixture[str]) -> N
 
 def test_list_alone_lists_tasks(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.run(["list", "--help"]) == 0
-    assert "List tasks" in capsys.readouterr().out
+    assert "List runs" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_a_training_run_shows_what_one_asks_first() -> None:
     assert "1 eval answer before and after: tunefleet show task-ask --all" in text
     assert commands(text) == [
         ("Chat", "tunefleet chat task-ask"),
-        ("Download", "tunefleet artifacts get final_lora --task task-ask"),
+        ("Download", "tunefleet artifacts get final_lora --run task-ask"),
         ("Plot", "tunefleet metrics --plot task-ask"),
     ]
     for internal in ("wf-1", "/data/results", "box-1", "owner", "Attempts"):

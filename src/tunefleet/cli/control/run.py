@@ -125,7 +125,7 @@ def _load_previous(folder: JobFolder, resume: str) -> Job:
         raise NotFoundError(f"There is no run {resume} in {folder.root.parent}.", hint="Set its folder with --results.")
     job = Job.model_validate_json(folder.job_json.read_bytes())
     if "command" not in job.spec:
-        raise InputError(f"{resume} is not a run of a command.", hint="Resume a task with `tunefleet resume`.")
+        raise InputError(f"{resume} is not a run of a command.", hint="Resume a run with `tunefleet resume`.")
     status = read_status(folder)
     if not _wait_until_ended(folder, status):
         raise ConflictError(f"Run {resume} is still running.", hint=f"See it with `tunefleet control watch {resume}`.")

@@ -210,7 +210,7 @@ def _cancel(client: Client, task_id: str) -> None:
 def _show_result(task: TaskDetail, adapter: Path, base: str | None) -> None:
     held_out = executor_result(task).get("held_out")
     if not held_out:
-        raise MachineError("The demo's task completed without an eval loss.", hint=f"See {adapter.parent}.")
+        raise MachineError("The demo's run completed without an eval loss.", hint=f"See {adapter.parent}.")
     before, after = held_out["loss_before"], held_out["loss_after"]
     exact_match = held_out["exact_match"]
     say()

@@ -35,14 +35,14 @@ class Remains:
 def uninstall(
     *,
     data: Annotated[
-        bool, typer.Option("--data", help="Also remove the data folder: tasks, metrics, artifacts.")
+        bool, typer.Option("--data", help="Also remove the data folder: runs, metrics, artifacts.")
     ] = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Remove the files of Tunefleet from this machine.
 
-    The data folder (tasks, metrics, artifacts) is kept unless --data is given; a folder in use is never removed. Remove
+    The data folder (runs, metrics, artifacts) is kept unless --data is given; a folder in use is never removed. Remove
     the package itself with `pip uninstall tunefleet`.
     """
     found = list(remains())
@@ -84,7 +84,7 @@ def remains() -> Iterator[Remains]:
         (client.home_dir / "join.json", "worker key and settings of `join`", False),
         (client.endpoints_dir, "endpoints of live jobs", False),
         (client.envs_folder, "environments of task kinds", False),
-        (server.data_dir, "tasks, metrics, artifacts, keys", True),
+        (server.data_dir, "runs, metrics, artifacts, keys", True),
     ):
         if path.exists():
             yield Remains(path, what, _size(path), is_data)

@@ -27,7 +27,7 @@ from tunefleet.schemas.compat.task_results import RESULT_NAMES, SINGLE_FILE, Res
 from tunefleet.settings import SecretSettings, load, secret_variables
 from tunefleet.spec.options.output import DestinationSpec
 
-app = typer.Typer(help="List and download the outputs of tasks.", no_args_is_help=True)
+app = typer.Typer(help="List and download the outputs of runs.", no_args_is_help=True)
 # The user may reach all that this machine can reach; metadata services stay blocked.
 _ANYWHERE: Final = ("0.0.0.0/0", "::/0")
 
@@ -35,7 +35,7 @@ _ANYWHERE: Final = ("0.0.0.0/0", "::/0")
 @examples("tunefleet artifacts ls", "tunefleet artifacts ls task-3f9a")
 def ls(
     task: Annotated[
-        str | None, typer.Argument(metavar="TASK", help="Filter by task.", autocompletion=complete_task)
+        str | None, typer.Argument(metavar="RUN", help="Filter by run.", autocompletion=complete_task)
     ] = None,
     *,
     kind: Annotated[str | None, typer.Option("--kind", help="Filter by kind, such as adapter.")] = None,
@@ -54,8 +54,8 @@ def ls(
 
 
 @examples(
-    "tunefleet artifacts get final_lora --task task-3f9a",
-    "tunefleet artifacts get final_lora ./my-adapter --task task-3f9a",
+    "tunefleet artifacts get final_lora --run task-3f9a",
+    "tunefleet artifacts get final_lora ./my-adapter --run task-3f9a",
     "tunefleet artifacts get art-81c2",
 )
 def get(
@@ -63,13 +63,16 @@ def get(
     dest: Annotated[Path | None, typer.Argument(metavar="FOLDER", help="Target folder; default: ./NAME.")] = None,
     *,
     task: Annotated[
-        str | None, typer.Option("--task", help="Task that produced the artifact.", autocompletion=complete_task)
+        str | None,
+        typer.Option(
+            "--run", "--task", metavar="RUN", help="Run that produced the artifact.", autocompletion=complete_task
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Download an artifact; files that already exist are verified and kept.
 
-    `tunefleet artifacts ls TASK` lists the names of a task's artifacts; `TASK/NAME` is short for NAME --task TASK.
+    `tunefleet artifacts ls RUN` lists the names of a run's artifacts; `RUN/NAME` is short for NAME --run RUN.
 
     An existing file with other content is replaced only if you give FOLDER.
     """
@@ -111,19 +114,17 @@ def _folder_for(name: str, otherwise: str) -> Path:
     "tunefleet artifacts deliver task-3f9a --to https://example.org/results --header 'Authorization: Bearer KEY'",
 )
 def deliver(
-    task: Annotated[
-        str, typer.Argument(metavar="TASK", help="Task whose result is sent.", autocompletion=complete_task)
-    ],
+    task: Annotated[str, typer.Argument(metavar="RUN", help="Run whose result is sent.", autocompletion=complete_task)],
     *,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="URL", help="Target; default: the destination in the task's spec.")
+        str | None, typer.Option("--to", metavar="URL", help="Target; default: the destination in the run's spec.")
     ] = None,
     header: Annotated[
         list[str] | None, typer.Option("--header", help="HTTP header (NAME: VALUE) of each request.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Deliver a task's result and files from the server to a URL or bucket, without running it again."""
+    """Deliver a run's result and files from the server to a URL or bucket, without running it again."""
     with connect(patience_s=10.0, refused_s=None) as client, transfer_bar() as on_progress:
         task_id = one_task(client, task)
         sent = _deliver_result(client, task_id, to=to, headers=header or (), on_progress=on_progress)
@@ -155,7 +156,7 @@ def _deliver_result(
     files = {file.name: file for file in client.tasks.files(detail.id).files}
     result = next((files[name] for name in reversed(RESULT_NAMES) if name in files), None)
     if result is None:
-        raise InputError(f"The server has no result of {detail.id}.", hint=f"The task is {detail.status}.")
+        raise InputError(f"The server has no result of {detail.id}.", hint=f"The run is {detail.status}.")
     # The same selection as on the worker: artifacts that are a single file; of a trained folder, its archive.
     single = {made.name for made in client.artifacts.iterate(task_id=detail.id) if made.metadata.get(SINGLE_FILE)}
     sent = []
@@ -180,14 +181,12 @@ def _outward(task: TaskDetail, to: str | None, headers: Iterable[str]) -> tuple[
     wanted = DestinationSpec.model_validate(raw)
     url = to or wanted.url
     if url is None:
-        raise InputError("The task has no destination.", hint="Set one with --to.")
+        raise InputError("The run has no destination.", hint="Set one with --to.")
     settings = load(SecretSettings)
     secrets = Secrets(secret_variables(), settings.secrets_dir, settings.secrets_limits)
     if to is None and wanted.type == "s3":
         if any(headers):
-            raise InputError(
-                "--header applies to URLs only; the task's destination is a bucket.", hint="Omit --header."
-            )
+            raise InputError("--header applies to URLs only; the run's destination is a bucket.", hint="Omit --header.")
         secrets.check({"output": {"destination": raw}}, task.kind, None)
         return BucketDelivery(*secrets.fill([url, wanted.access_key, wanted.secret_key])), url
     # Headers of the spec may hold credentials: they are sent to the URL of the spec only.

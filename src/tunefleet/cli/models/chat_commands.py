@@ -40,8 +40,8 @@ def chat(
     target: Annotated[
         str,
         typer.Argument(
-            metavar="TASK|MODEL",
-            help="A training task, a running chat, or a model: Hub id, folder or builtin:NAME.",
+            metavar="RUN|MODEL",
+            help="A training run, a running chat, or a model: Hub id, folder or builtin:NAME.",
             autocompletion=complete_task,
         ),
     ],
@@ -70,7 +70,7 @@ def chat(
     ] = 600.0,
     as_json: Json = False,
 ) -> None:
-    """Chat with a model, or with the result of a training task.
+    """Chat with a model, or with the result of a training run.
 
     A chat task keeps the model loaded and ends with the conversation; a chat that was already running is kept. In the
     conversation, /help lists the commands, /quit exits, and Ctrl-C stops an answer.
@@ -110,7 +110,7 @@ def _names(view: ChatView, *, base: bool, model: str | None) -> list[str]:
     if model is not None and model not in view.models:
         raise InputError(f"The chat has no model {model!r}.", hint=f"Available: {', '.join(view.models)}.")
     if base and TUNED not in view.models:
-        raise InputError("--base needs a fine-tuned model to compare with.", hint="Use a training task as TASK.")
+        raise InputError("--base needs a fine-tuned model to compare with.", hint="Use a training run as RUN.")
     if base and BASE not in view.models:
         raise InputError(
             "The GPU has not enough memory for both models.",
@@ -161,8 +161,8 @@ def _task(client: Client, target: str) -> TaskDetail | None:
         if Path(target).exists():
             return None
         raise NotFoundError(
-            f"No task and no model folder {target} found.",
-            hint="Write a Hub model as owner/name; list tasks with `tunefleet ls`.",
+            f"No run and no model folder {target} found.",
+            hint="Write a Hub model as owner/name; list runs with `tunefleet ls`.",
         ) from None
 
 
@@ -263,13 +263,11 @@ def _of_task(task: TaskDetail) -> dict[str, Any]:
     model = spec.get("model")
     source = model.get("source") if isinstance(model, dict) else None
     if not isinstance(model, dict) or not isinstance(source, dict):
-        raise ConflictError(
-            f"Task {task.id} (kind {task.kind}) has no model to chat with.", hint="Use a training task."
-        )
+        raise ConflictError(f"Run {task.id} (kind {task.kind}) has no model to chat with.", hint="Use a training run.")
     if TaskStatus(task.status) in {TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.SKIPPED}:
         raise ConflictError(
-            f"Task {task.id} is {task.status} and has no model to chat with.",
-            hint="Use a completed or running training task.",
+            f"Run {task.id} is {task.status} and has no model to chat with.",
+            hint="Use a completed or running training run.",
         )
     if task.kind == "inference":
         # The same model and adapters; other fields of the inference task do not apply to a chat.

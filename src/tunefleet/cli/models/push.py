@@ -91,7 +91,7 @@ def _put(destination: Target, folder: Path, name: str, on_progress: OnProgress) 
 
 
 Task = Annotated[
-    str, typer.Argument(metavar="TASK", help="Task that trained the adapter or model.", autocompletion=complete_task)
+    str, typer.Argument(metavar="RUN", help="Run that trained the adapter or model.", autocompletion=complete_task)
 ]
 Merged = Annotated[bool, typer.Option("--merged", help="The full model: the adapter is merged into its base.")]
 Gguf = Annotated[bool, typer.Option("--gguf", help="A GGUF file for llama.cpp; the worker needs its converter.")]
@@ -116,14 +116,14 @@ def export(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", metavar="FOLDER", help="Target folder; default: ./TASK-NAME, with -merged or -gguf."
+            "--out", "-o", metavar="FOLDER", help="Target folder; default: ./RUN-NAME, with -merged or -gguf."
         ),
     ] = None,
     verify: Verify = True,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Download a task's adapter or model, merged or as GGUF.
+    """Download a run's adapter or model, merged or as GGUF.
 
     A merge runs on a worker of the fleet first if needed; a later export reuses its result.
     """

@@ -17,7 +17,7 @@ from tunefleet.schemas.notify import NotificationView
 from tunefleet.spec.options.notify import OCCASIONS, Occasion
 
 app = typer.Typer(
-    help="Notifications when tasks end, fail or stall: webhook, Slack, Discord, e-mail.", invoke_without_command=True
+    help="Notifications when runs end, fail or stall: webhook, Slack, Discord, e-mail.", invoke_without_command=True
 )
 
 Channel = Annotated[
@@ -29,7 +29,7 @@ _STYLES = {"sent": "good", "failed": "bad", "waiting": "warn"}
 
 @app.callback()
 def notify(context: typer.Context, *, as_json: Json = False) -> None:
-    """Notifications when tasks end, fail or stall: webhook, Slack, Discord, e-mail."""
+    """Notifications when runs end, fail or stall: webhook, Slack, Discord, e-mail."""
     if context.invoked_subcommand is None:
         ls(as_json=as_json)
 
@@ -57,11 +57,11 @@ def add_(
         typer.Option("--format", help="Message format; default: from the URL. Use slack for Mattermost."),
     ] = None,
     everyone: Annotated[
-        bool, typer.Option("--everyone", help="Notify about the tasks of all users; needs an admin key.")
+        bool, typer.Option("--everyone", help="Notify about the runs of all users; needs an admin key.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Add a channel for notifications about your tasks."""
+    """Add a channel for notifications about your runs."""
     with connect() as client:
         made = client.notifications.create_channel(name, to, on=_occasions(on), format=format, everyone=everyone)
     if as_json:
@@ -123,12 +123,12 @@ def rm(channel: Channel, *, yes: Yes = False, as_json: Json = False) -> None:
         say(f"Removed {channel}.")
 
 
-@examples("tunefleet notify log", "tunefleet notify log --task task-3f9c --json")
+@examples("tunefleet notify log", "tunefleet notify log --run task-3f9c --json")
 def log(
     *,
     task: Annotated[
         str | None,
-        typer.Option("--task", metavar="TASK", help="Filter by task.", autocompletion=complete_task),
+        typer.Option("--run", "--task", metavar="RUN", help="Filter by run.", autocompletion=complete_task),
     ] = None,
     channel: Annotated[
         str | None,

@@ -29,7 +29,7 @@ def compare(
     tasks: Annotated[
         list[str],
         typer.Argument(
-            metavar="TASK…", help="Tasks to compare; the first is the baseline.", autocompletion=complete_task
+            metavar="RUN…", help="Runs to compare; the first is the baseline.", autocompletion=complete_task
         ),
     ],
     *,

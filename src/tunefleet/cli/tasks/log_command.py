@@ -31,15 +31,15 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 def logs(
     task: TaskId,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the task ends.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the run ends.")] = False,
     lines: Annotated[int | None, typer.Option("--lines", "-n", min=0, help="Number of lines from the end.")] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Print the lines as they were written.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print a task's log.
+    """Print a run's log.
 
     On a terminal, dictionaries that a Trainer prints become one readable line each; --raw or a pipe prints them
-    unchanged. With --json each chunk is one line: {"text": …}. Ctrl-C ends --follow and leaves the task running.
+    unchanged. With --json each chunk is one line: {"text": …}. Ctrl-C ends --follow and leaves the run running.
     """
     # Following survives a restart of the server.
     with connect(patience_s=30.0, refused_s=None) if follow else connect() as client:
@@ -57,7 +57,7 @@ def logs(
         except KeyboardInterrupt:
             if not follow:
                 raise
-            err().print(f"\nThe task keeps running. Follow it again with `tunefleet logs -f {task}`.")
+            err().print(f"\nIt keeps running. Follow it again with `tunefleet logs -f {task}`.")
             raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
@@ -73,7 +73,7 @@ def no_log(task: TaskDetail) -> str:
         return f"{task.id} has no log: it {'never ran' if TaskStatus(task.status).final else 'has not started'}."
     if task.kind in LIGHT_KINDS:
         where = f" {task.worker_id}" if task.worker_id else ""
-        return f"{task.id} has no log: {task.kind} tasks run inside their worker{where}."
+        return f"{task.id} has no log: {task.kind} runs execute inside their worker{where}."
     return f"{task.id} has no log: it printed nothing{'' if TaskStatus(task.status).final else ' yet'}."
 
 

@@ -40,7 +40,7 @@ def metrics(
     ] = 400,
     as_json: Json = False,
 ) -> None:
-    """Print or plot the metrics of a task."""
+    """Print or plot the metrics of a run."""
     with connect() as client:
         task = one_task(client, task)
         view = client.tasks.metrics(task, series=series, names=name, max_points=max_points or None)

@@ -45,11 +45,11 @@ def show(
     task: TaskOrWorkflow,
     *,
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Also show ids, attempts and the full result of a task.")
+        bool, typer.Option("--all", "-a", help="Also show ids, attempts and the full result of a run.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show the summary of a task or a workflow."""
+    """Show the summary of a run or a workflow."""
     with connect() as client:
         if is_workflow(task):
             workflow = client.workflows.get(task)
@@ -252,7 +252,7 @@ def _next_commands(
     logged = [("Log", f"tunefleet logs {id_}")] if log else []
     if task.status in _ENDED_EARLY:
         return [*_of_failed(task, siblings, resumable=resumable), *logged]
-    made = [("Download", f"tunefleet artifacts get {each.name} --task {id_}") for each in artifacts]
+    made = [("Download", f"tunefleet artifacts get {each.name} --run {id_}") for each in artifacts]
     if task.kind != _SCORING and isinstance(task.spec.get("training"), dict):
         chat = [("Chat", f"tunefleet chat {id_}")] if any(each.kind in _CHAT_ARTIFACTS for each in artifacts) else []
         return [*chat, *made, ("Plot", f"tunefleet metrics --plot {id_}"), *logged]

@@ -42,15 +42,15 @@ _STUCK: Final = "unschedulable"
 def submit(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Workflow file; - reads standard input.")],
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show the task live until it ends.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until the task ends; show nothing.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Show the run live until it ends.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until the run ends; show nothing.")] = False,
     timeout_s: Annotated[
         float | None, typer.Option("--timeout", min=0, help="Maximum time of --wait, in seconds.")
     ] = None,
     sets: Set = None,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Reject tasks that no current worker can run; --wait does not wait for them."),
+        typer.Option("--strict", help="Reject runs that no current worker can run; --wait does not wait for them."),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Submit nothing; show where each task would run.")] = False,
     idempotency_key: Annotated[
@@ -61,7 +61,7 @@ def submit(
     """Submit a workflow file; local files it names are uploaded.
 
     The whole file is validated before anything is sent. With --follow or --wait the exit code is the result of the
-    task; Ctrl-C leaves it running.
+    run; Ctrl-C leaves it running.
     """
     # The line break marks it as text; without one it would be read as a path.
     source = decode_file(sys.stdin.buffer.read(), "standard input") + "\n" if file == _STANDARD_INPUT else Path(file)
@@ -151,7 +151,7 @@ def _watch(client: Client, run: Run, *, follow: bool, timeout_s: float | None, s
     try:
         return client.tasks.wait(run.task_id, timeout_s=timeout_s, on_update=UnschedulableNotice(strict=strict).task)
     except KeyboardInterrupt:
-        err().print(f"\nThe task keeps running. Follow it with `tunefleet follow {run.task_id}`.")
+        err().print(f"\nIt keeps running. Follow it with `tunefleet follow {run.task_id}`.")
         return None
 
 
@@ -176,7 +176,7 @@ def _summary(client: Client, task: TaskDetail) -> None:
 
 @examples("tunefleet follow task-3f9a", "tunefleet follow wf-81c2")
 def follow(task: TaskOrWorkflow, *, as_json: Json = False) -> None:
-    """Follow a task or a workflow live until it ends.
+    """Follow a run or a workflow live until it ends.
 
     Ctrl-C leaves it running. With --json only the final state is printed. The exit code is the result.
     """

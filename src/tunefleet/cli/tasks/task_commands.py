@@ -62,7 +62,7 @@ def ls(
     workflows: Annotated[bool, typer.Option("--workflows", "-w", help="List workflows instead.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List tasks, newest first, or workflows.
+    """List runs, newest first, or workflows.
 
     A narrow terminal shows short ids. DURATION is the run time in all attempts, without pauses and time in the queue;
     before the first attempt it is the time in the queue.
@@ -92,7 +92,7 @@ def ls(
         return
     if not tasks:
         filtered = any(given is not None for given in (status, kind, owner, workflow, worker))
-        say("No task matches." if filtered else "No tasks yet. Submit one with `tunefleet submit FILE`.")
+        say("No run matches." if filtered else "No runs yet. Submit one with `tunefleet submit FILE`.")
         return
     if narrow:
         say(_narrow(tasks))
@@ -227,10 +227,10 @@ def cancel(
     wait: Annotated[bool, typer.Option("--wait", help="Wait until they have ended.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Cancel tasks and their dependents; checkpoints are kept.
+    """Cancel runs and their dependents; checkpoints are kept.
 
-    A running task stops at the end of its step; after 30 seconds its process is killed. Cancelling a workflow cancels
-    all its tasks.
+    A run that has started stops at the end of its step; after 30 seconds its process is killed. Cancelling a workflow
+    cancels all its tasks.
     """
     done: list[TaskDetail | WorkflowDetail]
     with connect() as client:
@@ -245,7 +245,7 @@ def cancel(
     for each in done:
         if isinstance(each, WorkflowDetail):
             stopping = each.status == "running"
-            say(f"Cancelling {each.id}; running tasks are stopped." if stopping else f"{each.id} is {each.status}.")
+            say(f"Cancelling {each.id}; started ones are stopped." if stopping else f"{each.id} is {each.status}.")
         else:
             ended = TaskStatus(each.status).final
             say(f"{each.id} is {each.status}." if ended else f"Cancelling {each.id}; it stops at the end of its step.")
@@ -257,13 +257,13 @@ def cancel(
 )
 def clone(
     task: Annotated[
-        str, typer.Argument(metavar="TASK", help="Task id or a unique prefix.", autocompletion=complete_task)
+        str, typer.Argument(metavar="RUN", help="Run id or a unique prefix.", autocompletion=complete_task)
     ],
     *,
     sets: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Submit a copy of a task with changed fields.
+    """Submit a copy of a run with changed fields.
 
     A local file that a changed field names is uploaded; its path is relative to the current folder.
     """
@@ -287,7 +287,7 @@ def report_new(done: Sequence[TaskView], *, as_json: bool) -> None:
 
 @examples("tunefleet rm task-3f9a", "tunefleet rm --yes $(tunefleet ls --status failed --json | jq -r '.[].id')")
 def rm(tasks: TaskIds, *, yes: Yes = False, as_json: Json = False) -> None:
-    """Remove ended tasks with their metrics, logs and artifacts.
+    """Remove ended runs with their metrics, logs and artifacts.
 
     A file that is still referenced elsewhere is kept.
     """
@@ -317,16 +317,16 @@ def retry(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Retry an ended task, or the incomplete part of a workflow.
+    """Retry an ended run, or the incomplete part of a workflow.
 
-    The new task starts from the beginning and is linked to the old one. Tasks of a workflow that completed, or failed
+    The new run starts from the beginning and is linked to the old one. Tasks of a workflow that completed, or failed
     only at delivery, are not run again: their results are reused. --set changes the workflow file: a field of a stage
     is stages.NAME.spec.FIELD, of a node graph.nodes.NAME.spec.FIELD.
     """
     overrides = parse_sets(sets)
     single = next((id_ for id_ in tasks if not is_workflow(id_)), None)
     if single is not None and (overrides or again):
-        hint = f"Use `tunefleet clone {single} --set FIELD=VALUE` for a task."
+        hint = f"Use `tunefleet clone {single} --set FIELD=VALUE` for a run."
         raise InputError("--set and --again apply to workflows only.", hint=hint)
     made: list[TaskView] = []
     warnings: list[str] = []

@@ -24,7 +24,7 @@ NoWait = Annotated[bool, typer.Option("--no-wait", help="Send the command withou
 
 @examples("tunefleet pause task-3f9a", "tunefleet pause task-3f9a --no-wait")
 def pause(tasks: TaskIds, *, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False) -> None:
-    """Pause tasks: save a checkpoint and free the GPU.
+    """Pause runs: save a checkpoint and free the GPU.
 
     Returns when they are paused. `tunefleet resume` continues from the checkpoint.
     """
@@ -53,10 +53,10 @@ def resume(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Resume paused tasks; an ended task resumes as a new one.
+    """Resume paused runs; an ended run resumes as a new one.
 
-    Resuming a task that is about to pause revokes the pause. A paused task returns to the queue. A task that failed,
-    was cancelled or stopped early resumes from its checkpoint as a new, linked task. A task that finished all its
+    Resuming a run that is about to pause revokes the pause. A paused run returns to the queue. A run that failed,
+    was cancelled or stopped early resumes from its checkpoint as a new, linked run. A run that finished all its
     steps can only resume from an earlier checkpoint.
     """
     from_step = _step(start)
@@ -91,20 +91,20 @@ def stop(
 ) -> None:
     """Stop a training run early and keep its result.
 
-    Returns when training has stopped; the task then evaluates and saves its artifacts. It counts as completed, and its
+    Returns when training has stopped; the run then evaluates and saves its artifacts. It counts as completed, and its
     dependents run.
     """
     with connect() as client:
         command = client.tasks.stop(one_task(client, task), save=not no_save)
         _report(client, command, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
     if not as_json:
-        say("Its artifacts are there when the task has completed.", style="dim")
+        say("Its artifacts are there when the run has completed.", style="dim")
         say(next_block([("Follow", f"tunefleet follow {command.task_id}")]))
 
 
 @examples("tunefleet save task-3f9a")
 def save(task: TaskId, *, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False) -> None:
-    """Save a checkpoint of a running task now.
+    """Save a checkpoint of a run now, while it trains.
 
     Returns when the checkpoint is durable.
     """
@@ -113,7 +113,7 @@ def save(task: TaskId, *, no_wait: NoWait = False, timeout: Timeout = None, as_j
 
 @examples("tunefleet evaluate task-3f9a")
 def evaluate(task: TaskId, *, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False) -> None:
-    """Evaluate a running task now."""
+    """Evaluate a run now, while it trains."""
     _command(task, "evaluate", None, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
@@ -129,13 +129,13 @@ def set_(
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """Change settings of a running task; they survive a resume."""
+    """Change settings of a run while it trains; they survive a resume."""
     _command(task, "set", parse_pairs(pairs), no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
 @examples("tunefleet checkpoints task-3f9a", "tunefleet checkpoints task-3f9a --json | jq '.[].step'")
 def checkpoints(task: TaskId, *, as_json: Json = False) -> None:
-    """List the checkpoints of a task."""
+    """List the checkpoints of a run."""
     with connect() as client:
         found = client.tasks.checkpoints(one_task(client, task))
     if as_json:

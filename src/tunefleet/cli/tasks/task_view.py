@@ -51,7 +51,7 @@ _ON_A_WORKER = {_OFFERED: "to", "task.started": "on"}
 PLAIN_REASONS = frozenset({None, *(reason.value for reason in (R.READY, R.OFFERED, R.STARTED, R.FINISHED))})
 
 
-def follow(client: Client, task_id: str, *, interrupt: str = "Ctrl-C leaves the task running.") -> TaskDetail:
+def follow(client: Client, task_id: str, *, interrupt: str = "Ctrl-C leaves it running.") -> TaskDetail:
     """Show a task until it is final, and return it.
 
     Raises:
@@ -67,7 +67,7 @@ def follow_or_leave(client: Client, task_id: str) -> TaskDetail | None:
     try:
         return follow(client, task_id)
     except KeyboardInterrupt:
-        err().print(f"\nThe task keeps running. Follow it again with `tunefleet follow {task_id}`,")
+        err().print(f"\nIt keeps running. Follow it again with `tunefleet follow {task_id}`,")
         err().print(f"or cancel it with `tunefleet cancel {task_id}`.")
         return None
 
@@ -119,7 +119,7 @@ def screen(watched: Watched, *, width: int, height: int, interrupt: str = "") ->
     parts += [event_line(event) for event in list(watched.events)[-_EVENTS_SHOWN:]]
     if watched.silent_since is not None:
         silent = formatting.duration(time.monotonic() - watched.silent_since)
-        parts.append(Text(f"The server has not responded for {silent}; the task keeps running.", style="warn"))
+        parts.append(Text(f"The server has not responded for {silent}; the run continues.", style="warn"))
     elif not watched.final:
         parts.append(Text(interrupt, style="dim"))
     return Group(*parts)

@@ -34,7 +34,7 @@ def usage(
 ) -> None:
     """Show usage: GPU hours, energy, cost.
 
-    Includes running tasks. Default: this calendar month, UTC.
+    Includes unfinished runs. Default: this calendar month, UTC.
     """
     with connect() as client:
         view = client.usage(project=project, since=moment(since), by=by)

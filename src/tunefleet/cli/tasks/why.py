@@ -28,10 +28,10 @@ _STATUSES: Final = {"fits": "eligible", "waits": "busy", "never": "not eligible"
 
 @examples("tunefleet why task-3f9a", "tunefleet why task-3f9a --json | jq '.workers[] | select(.verdict==\"fits\")'")
 def why(task: TaskId, *, as_json: Json = False) -> None:
-    """Explain why a task is pending, worker by worker.
+    """Explain why a run is pending, worker by worker.
 
-    For other tasks it shows the status or the result. Eligible workers come first, with their placement score; then
-    busy ones, then those that lack something. Also lists how many tasks are ahead in the queue, and earlier attempts.
+    For other runs it shows the status or the result. Eligible workers come first, with their placement score; then
+    busy ones, then those that lack something. Also lists how many runs are ahead in the queue, and earlier attempts.
     """
     with connect() as client:
         view = client.tasks.why(client.tasks.get(one_task(client, task)).id)

@@ -53,7 +53,7 @@ class CheckpointRestorer:
             if not self._have(resume.step, resume):
                 raise InputError(
                     f"The checkpoint of step {resume.step} is missing or damaged.",
-                    hint="List checkpoints with `tunefleet checkpoints TASK`; restart with `tunefleet retry TASK`.",
+                    hint="List checkpoints with `tunefleet checkpoints RUN`; restart with `tunefleet retry RUN`.",
                 )
             supersede_beyond(root, resume.step)
             return resume.step
