@@ -14,9 +14,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=24)
-parser.add_argument(
-    "--pace", type=float, default=0.0, help="seconds to wait after each step, so that you can watch it"
-)
+parser.add_argument("--pace", type=float, default=0.0, help="seconds to wait after each step, so that you can watch it")
 options = parser.parse_args()
 
 
