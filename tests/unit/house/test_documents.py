@@ -46,7 +46,7 @@ def test_the_glossary_has_every_word(repository: Path) -> None:
 def test_every_folder_of_the_package_stands_in_the_page_on_architecture(repository: Path) -> None:
     page = (repository / "docs/explanation/architecture.md").read_text(encoding="utf-8")
     folders = {path.parent.name for path in (repository / "src/tunefleet").glob("*/__init__.py")}
-    table = page.partition("| package | what it is |")[2].partition("\n\n")[0]
+    table = page.partition("| package | purpose |")[2].partition("\n\n")[0]
     listed = [
         name for row in table.splitlines() for name in re.findall(r"`(\w+)/`", row.split("|")[1] if "|" in row else "")
     ]

@@ -20,11 +20,15 @@ def server(
     data: Annotated[
         Path | None, typer.Option("--data", metavar="FOLDER", help="Folder of the database, files and keys.")
     ] = None,
-    host: Annotated[str | None, typer.Option("--host", help="Address to listen on; 0.0.0.0 allows remote access.")] = None,
+    host: Annotated[
+        str | None, typer.Option("--host", help="Address to listen on; 0.0.0.0 allows remote access.")
+    ] = None,
     port: Annotated[int | None, typer.Option("--port", help="Port to listen on.")] = None,
     adopt_files: Annotated[
         bool,
-        typer.Option("--adopt-files", help="Once: adopt the files in the folder for this database, and keep unknown ones."),
+        typer.Option(
+            "--adopt-files", help="Once: adopt the files in the folder for this database, and keep unknown ones."
+        ),
     ] = False,
 ) -> None:
     """Run a server on this machine.
