@@ -384,7 +384,7 @@ def test_text_that_is_no_document(text: str, line: int, column: int, message: st
         ("a:\n    b: 1\n  c: 2\n", 3, 3, "indented by 2 spaces, which matches no block above it", "by 0 or 4 spaces"),
         ("a:\n  b: 1\n    c: 2\n", 3, 5, "by 4 spaces, below line 2 with 2, which already has a value", "by 2 spaces"),
         ("a:\n  - b\n  c: 1\n", 3, 3, "a key is among the entries of a list", "start the line with `- `"),
-        ("a:\n  b: 1\n  - c\n", 3, 3, "a list entry (`- `) is among the keys of a mapping", "key of its own"),
+        ("a:\n  b: 1\n  - c\n", 3, 3, "a list entry (`- `) is among the keys of a mapping", "its own key"),
         ("a:1\nb: 2\n", 1, 2, "there is no space after the colon", "write `a: 1`"),
         ("a:\n  b: 1\n  c:2\n", 3, 4, "there is no space after the colon", "write `c: 2`"),
         ("a: {b:2}\n", 1, 5, "has no space after the colon", "write `b: 2`"),
