@@ -49,11 +49,11 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-15s %s\n", $$1, $$2}' Makefile
 
 .PHONY: demo
-demo: $(RUN_READY) page ## set everything up, then fine-tune a model with LoRA on this machine and show it live
+demo: $(RUN_READY) page ## install everything, then fine-tune a model with LoRA on this machine and show it live
 	@$(BIN)/tunefleet demo $(ARGS)
 
 .PHONY: up
-up: $(RUN_READY) page ## set everything up, then run a server, a worker and the web page until Ctrl-C
+up: $(RUN_READY) page ## install everything, then run a server, a worker and the web page until Ctrl-C
 	@$(BIN)/tunefleet up $(ARGS)
 
 # Built again only when a file of it is newer; where no npm registry answers, all but the page works.
@@ -61,48 +61,48 @@ up: $(RUN_READY) page ## set everything up, then run a server, a worker and the 
 page: $(RUN_READY)
 	@[ -z "$$(find web hatch_build.py -path web/node_modules -prune -o -type f -newer $(PAGE) -print -quit 2>&1)" ] || { \
 		echo "-> building the web page"; \
-		$(BIN)/python -m scripts.web build || echo "-> without the web page: it could not be built; try again with: make ui"; }
+		$(BIN)/python -m scripts.web build || echo "-> the web page could not be built; retry with: make ui"; }
 
 .PHONY: federated-demo
-federated-demo: $(EXAMPLE_READY) ## prove that a federation learns: four workers together, each alone, and with faults
+federated-demo: $(EXAMPLE_READY) ## compare a federation of four workers with each of them alone, also under faults
 	@$(BIN)/python examples/federated/prove.py $(ARGS)
 
 .PHONY: environment
-environment: $(DEV_READY) ## set up .venv with what tests and checks need
+environment: $(DEV_READY) ## set up .venv for tests and checks
 
 # Programs come from the system's packages and environments from a package index: neither waits for the other.
 .PHONY: test-services
-test-services: $(DEV_READY) ## set up what `make test` starts: third-party environments, a browser, stores and databases
+test-services: $(DEV_READY) ## set up the services of `make test`: third-party environments, a browser, databases, stores
 	@$(MAKE) test-environments & $(MAKE) test-programs; wait
 
 .PHONY: test-environments
-test-environments: $(DEV_READY) ## of that, the third-party environments
-	@scripts/environments.sh || echo "-> without the third-party environments: tests that need them say so"
+test-environments: $(DEV_READY) ## only the third-party environments
+	@scripts/environments.sh || echo "-> no third-party environments: tests that need them are skipped"
 
 .PHONY: test-programs
-test-programs: ## of that, the programs, which need no .venv
-	@scripts/browser.sh || echo "-> without a browser: tests that need one say so"; \
-	scripts/gateway.sh || echo "-> without an S3 server: tests that need one say so"; \
-	scripts/redis.sh || echo "-> without a Redis that speaks TLS: tests that need one say so"; \
-	scripts/slurm.sh || echo "-> without Slurm: tests that need one say so"; \
-	scripts/postgres.sh || echo "-> without PostgreSQL: tests that need it say so"; \
-	scripts/azurite.sh || echo "-> without Azurite: tests that need it say so"; \
-	scripts/promtool.sh || echo "-> without promtool: the test that needs it says so"; \
-	scripts/nginx.sh || echo "-> without nginx: tests that need it say so"
+test-programs: ## only the programs, which need no .venv
+	@scripts/browser.sh || echo "-> no browser: tests that need it are skipped"; \
+	scripts/gateway.sh || echo "-> no S3 server: tests that need it are skipped"; \
+	scripts/redis.sh || echo "-> no Redis with TLS: tests that need it are skipped"; \
+	scripts/slurm.sh || echo "-> no Slurm: tests that need it are skipped"; \
+	scripts/postgres.sh || echo "-> no PostgreSQL: tests that need it are skipped"; \
+	scripts/azurite.sh || echo "-> no Azurite: tests that need it are skipped"; \
+	scripts/promtool.sh || echo "-> no promtool: the test that needs it is skipped"; \
+	scripts/nginx.sh || echo "-> no nginx: tests that need it are skipped"
 
 .PHONY: unit
 unit: $(DEV_READY) ## run the unit tests: no sockets, no processes, three minutes
 	@$(call COSTED,300) tests/unit $(ARGS)
 
 .PHONY: test
-test: test-services ## set up what tests need, then run unit, contract and integration tests and one story for each promise
-	@$(BIN)/python -m scripts.web build || echo "-> without the web page: tests that need it say so"
+test: test-services ## set up test services, then run unit, contract and integration tests and one story per promise
+	@$(BIN)/python -m scripts.web build || echo "-> no web page: tests that need it are skipped"
 	@$(call COSTED,1050) --layer default $(ARGS)
 
 .PHONY: proofs
-proofs: test-services ## run the proofs that `make test` leaves out, of all areas or of one: make proofs AREA=federation
-	@scripts/environments.sh proofs || echo "-> without all third-party environments: tests that need them say so"
-	@$(BIN)/python -m scripts.web build || echo "-> without the web page: tests that need it say so"
+proofs: test-services ## run the long tests of all areas or of one: make proofs AREA=federation
+	@scripts/environments.sh proofs || echo "-> third-party environments are missing: tests that need them are skipped"
+	@$(BIN)/python -m scripts.web build || echo "-> no web page: tests that need it are skipped"
 	@status=0; \
 	$(call COSTED,) tests --layer proofs $(if $(AREA),--area $(AREA)) $(ARGS) || status=1; \
 	$(if $(filter db,$(or $(AREA),db)),$(call COSTED,) tests/unit/orchestrator tests/integration/notify tests/contract/transport --store postgres $(ARGS) || status=1;) \
@@ -110,13 +110,13 @@ proofs: test-services ## run the proofs that `make test` leaves out, of all area
 
 # Apart from `make test`: to count lines in every server, worker and job takes a third to three quarters longer.
 .PHONY: coverage
-coverage: test-services ## count branch coverage of `make test`, then of `make test` and `make proofs`, which must be 85 % or more
+coverage: test-services ## measure branch coverage of `make test`, then of `make test` and `make proofs`; at least 85%
 	@rm -f .coverage .coverage.*
-	@scripts/environments.sh proofs || echo "-> without all third-party environments: tests that need them say so"
-	@$(BIN)/python -m scripts.web build || echo "-> without the web page: tests that need it say so"
+	@scripts/environments.sh proofs || echo "-> third-party environments are missing: tests that need them are skipped"
+	@$(BIN)/python -m scripts.web build || echo "-> no web page: tests that need it are skipped"
 	@$(BIN)/coverage run -m pytest $(SPREAD) --layer default $(ARGS)
 	@$(BIN)/coverage combine --quiet
-	@echo "make test alone: $$($(BIN)/coverage report --format=total) % of branches"
+	@echo "make test alone: $$($(BIN)/coverage report --format=total)% of branches"
 	@$(BIN)/coverage run -m pytest $(SPREAD) --layer proofs $(ARGS)
 	@$(BIN)/coverage combine --quiet --append
 	@$(BIN)/coverage report
@@ -128,7 +128,7 @@ test-heavy: $(DEV_READY) ## set up the large environments (vLLM: 4 GB), then run
 
 # Types are looked at meanwhile, on a processor of their own, and told last.
 .PHONY: check
-check: $(DEV_READY) ## run all static checks; a failing one does not hide the next
+check: $(DEV_READY) ## run all static checks
 	@status=0; said=$$(mktemp); trap 'rm -f "$$said"' EXIT; \
 	$(BIN)/mypy --no-error-summary >"$$said" 2>&1 & types=$$!; \
 	run() { echo "$$1"; shift; "$$@" || status=1; }; \
@@ -154,7 +154,7 @@ ui: $(DEV_READY) ## build the web page, so that the server of this source tree s
 	@$(BIN)/python -m scripts.web build
 
 .PHONY: ui-dev
-ui-dev: $(DEV_READY) ## serve the web page with hot reload next to a server (TUNEFLEET_URL, default 127.0.0.1:8000)
+ui-dev: $(DEV_READY) ## serve the web page with hot reload, for a running server (TUNEFLEET_URL, default 127.0.0.1:8000)
 	@$(BIN)/python -m scripts.web dev
 
 .PHONY: ui-pictures
@@ -168,90 +168,90 @@ ui-gif: ui ## record docs/img/run.gif from the page: a run whose trainer is kill
 	@OMP_NUM_THREADS=1 $(BIN)/python -m scripts.run_gif
 
 .PHONY: docs
-docs: $(DEV_READY) ## write the generated reference pages and .env.example again
+docs: $(DEV_READY) ## regenerate the reference pages and .env.example
 	@$(BIN)/python -m scripts.write_reference
 
 .PHONY: man
-man: docs ## write the manual page again and show it; a wheel installs it into share/man
+man: docs ## regenerate the manual page and show it; a wheel installs it into share/man
 	@man -l src/man/tunefleet.1
 
 .PHONY: site
-site: $(DEV_READY) ## build the documents as a site into site/; a link that leads nowhere stops it
+site: $(DEV_READY) ## build the documentation into site/; fails on broken links
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet --clean -d $(SITE)
 
 # Two builds of one commit are equal, byte for byte: no file is newer than the commit.
 .PHONY: dist
-dist: $(DEV_READY) ## build wheel and source distribution into dist/, the same bytes for the same commit
+dist: $(DEV_READY) ## build wheel and source distribution into dist/, reproducibly
 	@SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct)} $(BIN)/python -m hatchling build -t sdist -t wheel -d $(DIST)
 
 TAG ?=
 # The release workflow runs this; without TAG it publishes nothing, so anyone may.
 .PHONY: release-check
-release-check: ## build what a release publishes into empty folders, and check it: make release-check TAG=v0.1.0
+release-check: ## build and check all release files: make release-check TAG=v0.1.0
 	@rm -rf $(DIST) $(SITE)
 	@$(MAKE) dist site
 	@$(BIN)/python -m scripts.release $(DIST) --site $(SITE) --notes $(DIST)/NOTES.md $(if $(TAG),--tag $(TAG))
 
 .PHONY: sbom
-sbom: $(DEV_READY) ## write dist/sbom.cdx.json: what tunefleet[all] installs, as CycloneDX
+sbom: $(DEV_READY) ## write dist/sbom.cdx.json: the packages of tunefleet[all], as CycloneDX
 	@mkdir -p $(DIST) && $(BIN)/python -m scripts.dependencies sbom $(DIST)/sbom.cdx.json
 
 # Its word changes with the advisories and not with the tree, so it is no part of `make check`.
 .PHONY: audit
-audit: $(DEV_READY) ## ask PyPI's or OSV's advisories about all of that; fails where one was skipped, 3 if none answers
+audit: $(DEV_READY) ## check these packages for advisories (PyPI or OSV); exit code 3 if no source responds
 	@$(BIN)/python -m scripts.dependencies audit
 
 .PHONY: extras
-extras: dist ## install that wheel with each extra into an empty environment, and use it (long; ARGS="s3 --latest")
+extras: dist ## install the wheel with each extra into an empty environment and test it (long; ARGS="s3 --latest")
 	@$(BIN)/python -m scripts.extras "$$(ls -t $(DIST)/*.whl | head -1)" $(ARGS)
 
 .PHONY: scale
-scale: $(BENCH_READY) ## load a server with up to 5,000 simulated workers and 100,000 queued tasks, and print slopes (long)
+scale: $(BENCH_READY) ## load a server with up to 5,000 simulated workers and 100,000 queued tasks, and print the scaling (long)
 	@$(BIN)/python bench/scale.py $(ARGS)
 
 .PHONY: scale-gate
-scale-gate: $(BENCH_READY) ## 1,000 simulated workers: fails unless every task is placed, none twice, in little memory
+scale-gate: $(BENCH_READY) ## check 1,000 simulated workers: every task placed once, within the memory limit
 	@$(BIN)/python bench/scale.py --gate
 
 ONLY ?=
 # Each is run beside its peers, one after the other on an otherwise idle machine, and docs/benchmarks.md is written.
 .PHONY: bench
-bench: $(BENCH_READY) ## measure next to the peers and write docs/benchmarks.md: make bench ONLY="dispatch rounds" QUICK=1 FORCE=1
-	@scripts/postgres.sh || echo "-> without PostgreSQL: what needs it fails and says so"
-	@scripts/nginx.sh || echo "-> without nginx: the benchmark of transfers fails and says so"
-	@scripts/gateway.sh || echo "-> without an S3 server: the benchmark of transfers fails and says so"
-	@scripts/browser.sh || echo "-> without a browser: the benchmark of the page fails and says so"
-	@$(BIN)/python -m scripts.web build || echo "-> without the web page: its benchmark fails and says so"
+bench: $(BENCH_READY) ## benchmark against the peers and write docs/benchmarks.md: make bench ONLY="dispatch rounds" QUICK=1 FORCE=1
+	@scripts/postgres.sh || echo "-> no PostgreSQL: benchmarks that need it fail"
+	@scripts/nginx.sh || echo "-> no nginx: the transfer benchmark fails"
+	@scripts/gateway.sh || echo "-> no S3 server: the transfer benchmark fails"
+	@scripts/browser.sh || echo "-> no browser: the page benchmark fails"
+	@$(BIN)/python -m scripts.web build || echo "-> no web page: its benchmark fails"
 	@$(BIN)/python -m scripts.benchmarks --only "$(ONLY)" $(if $(QUICK),--quick) $(if $(FORCE),--force) $(ARGS)
 
 .PHONY: chaos
-chaos: $(DEV_READY) ## strike a whole fleet with every kind of fault, and check what it has stored: make chaos ROUNDS=100 SEED=7
+chaos: $(DEV_READY) ## inject every kind of fault into a fleet, and check its data: make chaos ROUNDS=100 SEED=7
 	@scripts/postgres.sh
 	@CHAOS_ROUNDS=$(ROUNDS) CHAOS_SEED=$(SEED) CHAOS_FIRST=$(FIRST) CHAOS_KINDS=$(KINDS) $(BIN)/python -m pytest tests/chaos -s --timeout 0 $(ARGS)
 
 .PHONY: kill-matrix
-kill-matrix: $(DEV_READY) ## kill server, worker and trainer at random moments, and each kind of alignment: make kill-matrix ROUNDS=20
+kill-matrix: $(DEV_READY) ## kill server, worker and trainer at random times, also in preference tasks: make kill-matrix ROUNDS=20
 	@TUNEFLEET_CHAOS_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/acceptance/test_kill_matrix.py tests/acceptance/test_alignment_kills.py --timeout 0 $(ARGS)
 
 .PHONY: campaign-chaos
-campaign-chaos: $(DEV_READY) ## kill an engine, and a whole server, at the steps of campaigns and inside them: make campaign-chaos ROUNDS=50
+campaign-chaos: $(DEV_READY) ## kill campaign engine and server between and during steps: make campaign-chaos ROUNDS=50
 	@TUNEFLEET_CHAOS_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest tests/integration/campaign/test_quick_kills.py tests/integration/campaign/test_kills.py --timeout 0 $(ARGS)
 
 .PHONY: campaign-demo
-campaign-demo: $(BENCH_READY) ## run three cycles of examples/campaign, and draw what became of the held-out loss
+campaign-demo: $(BENCH_READY) ## run three cycles of examples/campaign, and plot the eval loss
 	@$(BIN)/python -m scripts.campaign_demo $(ARGS)
 
 .PHONY: fuzz
-fuzz: $(DEV_READY) ## look for input that a reader of strangers' bytes does not stand: make fuzz SECONDS=600 ARGS='--target archive'
+fuzz: $(DEV_READY) ## fuzz the parsers of untrusted input: make fuzz SECONDS=600 ARGS='--target archive'
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS_OF_FUZZ) $(ARGS)
 
 .PHONY: clean
-clean: ## remove caches and build output, but neither .venv nor results
+clean: ## remove caches and build output; keeps .venv and results
 	@rm -rf build dist site .coverage .coverage.* htmlcov .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	@find src tests scripts bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: distclean
-distclean: clean ## remove .venv and what tests installed next to it
+distclean: clean ## remove .venv and everything that the tests installed
 	@rm -rf $(VENV) $(VENV)-* .azurite .nginx .promtool
 
 # A larger set-up contains the smaller one, so `make demo` after `make test` has nothing to do.

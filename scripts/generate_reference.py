@@ -110,8 +110,8 @@ PIPELINES = """\
 `spec.stages` is a list of tasks that run one after the other; the tasks of `spec.graph.nodes` declare their
 dependencies. A `spec` has at most one of the two. The other keys of `spec` are shared: each task's own `spec` is merged
 into them, mapping by mapping; other values are replaced. A shared block that a task type does not support is left out
-of that task, if another task's type supports it. A `data`, `output.destination` or `checkpoint.load` whose `type` differs
-from the shared one inherits nothing. `tunefleet graph FILE` prints the result.
+of that task, if another task's type supports it. A `data`, `output.destination` or `checkpoint.load` whose `type`
+differs from the shared one inherits nothing. `tunefleet graph FILE` prints the result.
 """
 LIMITS = f"""\
 A file has at most {MAX_TASKS:,} tasks and {MAX_VALUES:,} values; its tasks, with the shared keys merged in,

@@ -2,9 +2,9 @@
 #
 #   $env:TUNEFLEET_BACKEND_URL = "https://…"; $env:TUNEFLEET_BACKEND_KEY = "wak_…"; .\install.ps1 [-NoStart]
 #
-# INSTALL_DIR  where the environment and the agent's folders go (default %LOCALAPPDATA%\Tunefleet\training-agent)
-# PYTHON_BIN   the interpreter to take, 3.11 or newer (default python)
-# PACKAGE      what pip installs (default: the checkout that this script lies in; the server's wheel will do:
+# INSTALL_DIR  folder of the environment and the agent (default %LOCALAPPDATA%\Tunefleet\training-agent)
+# PYTHON_BIN   Python interpreter, 3.11 or newer (default python)
+# PACKAGE      package for pip (default: the checkout of this script; or the server's wheel:
 #              (irm $env:TUNEFLEET_BACKEND_URL/install))
 param([switch]$NoStart)
 $ErrorActionPreference = "Stop"
@@ -19,14 +19,14 @@ if ($LASTEXITCODE -ne 0) { throw "$python is not here or older than 3.11; name a
 
 New-Item -ItemType Directory -Force -Path $installDir | Out-Null
 $venv = Join-Path $installDir "venv"
-Write-Host "-> making $venv"
+Write-Host "-> creating $venv"
 & $python -m venv $venv
 $venvPython = Join-Path $venv "Scripts\python.exe"
 Write-Host "-> installing $package"
 & $venvPython -m pip install --quiet --upgrade $package
 if ($LASTEXITCODE -ne 0) { throw "pip failed" }
 
-# The agent reads agent.env in TUNEFLEET_HOME. Windows does not say whose process connects, so it needs a key.
+# The agent reads agent.env in TUNEFLEET_HOME. Windows does not report whose process connects, so it needs a key.
 $agentHome = if ($env:TUNEFLEET_HOME) { $env:TUNEFLEET_HOME } else { Join-Path $HOME ".tunefleet" }
 New-Item -ItemType Directory -Force -Path $agentHome | Out-Null
 $names = "BACKEND_URL", "BACKEND_KEY", "AGENT_ID", "AGENT_KEY", "AGENT_HOST", "AGENT_PORT", "MODELS_DIR", "DATASETS_DIR",

@@ -3,9 +3,9 @@
 #
 #   TUNEFLEET_BACKEND_URL=https://… TUNEFLEET_BACKEND_KEY=wak_… scripts/install.sh [--no-start]
 #
-# INSTALL_DIR  where the environment and the agent's folders go (default ~/.tunefleet/training-agent)
-# PYTHON_BIN   the interpreter to take, 3.11 or newer (default python3)
-# PACKAGE      what pip installs (default: the checkout that this script lies in; the server's wheel will do:
+# INSTALL_DIR  folder of the environment and the agent (default ~/.tunefleet/training-agent)
+# PYTHON_BIN   Python interpreter, 3.11 or newer (default python3)
+# PACKAGE      package for pip (default: the checkout of this script; or the server's wheel:
 #              "$(curl -fsS $TUNEFLEET_BACKEND_URL/install)")
 set -euo pipefail
 
@@ -28,7 +28,7 @@ if [ -n "${TUNEFLEET_VENV:-}" ]; then
     venv=$TUNEFLEET_VENV # one that is there already
 else
     venv=$install_dir/venv
-    say "making $venv"
+    say "creating $venv"
     "$python" -m venv "$venv"
     say "installing $package"
     "$venv/bin/python" -m pip install --quiet --upgrade "$package"

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Make .venv and install Tunefleet into it, from pinned versions. Called by make; one line a step.
+# Create .venv and install Tunefleet into it, from pinned versions. Called by make; prints one line per step.
 #
-#   scripts/setup.sh run     what a user needs, training included
-#   scripts/setup.sh example and the figures of the examples
-#   scripts/setup.sh dev     and what tests and checks need
-#   scripts/setup.sh bench   and the peers that the benchmarks run beside us
+#   scripts/setup.sh run     for users, including training
+#   scripts/setup.sh example also the figures of the examples
+#   scripts/setup.sh dev     also tests and checks
+#   scripts/setup.sh bench   also the peers of the benchmarks
 #
-# PYTHON       the interpreter to take (default: the newest of python3, python3.13, python3.12, python3.11 that serves)
-# TORCH_INDEX  an index to take torch from, such as PyTorch's for CPU-only or ROCm builds
+# PYTHON       Python interpreter (default: the newest suitable one of python3, python3.13, python3.12, python3.11)
+# TORCH_INDEX  package index for torch, such as PyTorch's for CPU-only or ROCm builds
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -37,7 +37,7 @@ find_python() {
 # A folder that an interrupted first run left has no pip: start again rather than fail on it.
 if ! "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
     python=$(find_python)
-    say "making $venv with $("$python" --version)"
+    say "creating $venv with $("$python" --version)"
     rm -rf "$venv"
     "$python" -m venv "$venv" >/dev/null 2>&1 || {
         rm -rf "$venv"
@@ -49,12 +49,12 @@ pip() { "$venv/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
 
 install() {
     pip install --no-compile --constraint "$constraints" "$@" ||
-        fail "pip could not install $*. The lines above say why; run the same command again once that is mended."
+        fail "pip could not install $*. See the output above; fix the cause and run the same command again."
 }
 
 # What an older interpreter brings takes two and a half times as long to find what is pinned.
 install --upgrade pip
-say "installing $torch (the largest part; minutes on a slow line)"
+say "installing $torch (the largest part; takes minutes on a slow connection)"
 if [ -n "${TORCH_INDEX:-}" ]; then
     install --index-url "$TORCH_INDEX" "$torch"
 else
@@ -71,6 +71,6 @@ install --no-build-isolation --editable ".[$extras]"
 if [ "${CI:-false}" = false ]; then
     say "compiling"
     "$venv/bin/python" -m compileall -qq -j 0 -x testing/_internal "$venv"/lib/python3.*/site-packages ||
-        say "not all files could be compiled; the others are when they are first imported"
+        say "some files could not be compiled; they are compiled on first import"
 fi
 say "ready: $("$venv/bin/python" --version), $("$venv/bin/python" -m pip --version | cut -d' ' -f1,2)"

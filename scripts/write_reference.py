@@ -153,7 +153,7 @@ def exit_codes_page() -> str:
     parts = [
         "# Exit codes\n",
         "<!-- Written by `make docs` from src/tunefleet/cli/exit_codes.py; edit the docstrings there. -->\n",
-        "The exit codes of `tunefleet` commands. With `--json` an error is also printed as an object on standard error.\n",
+        "The exit codes of `tunefleet` commands. With `--json` an error is also an object on standard error.\n",
         "`tunefleet run` returns the exit code of its command, or 128 plus the number of the signal that ended it.",
         "It returns a code of this table only if the command could not be started.\n",
         "| Code | Name | Meaning |",

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Print the users of a fleet's Redis, for its `aclfile`; passwords come in variables and leave as digests.
+# Print the users of a fleet's Redis, for its `aclfile`. Passwords are read from variables and printed as digests.
 #
 #   REDIS_SERVER_PASSWORD=… REDIS_WORKER_PASSWORD=… ./users.sh > users.acl    the server, and one user for all workers
 #   REDIS_WORKER_PASSWORD=… ./users.sh lab-3 >> users.acl                     only for TUNEFLEET_WORKER_ID=lab-3
 #
-# TUNEFLEET_TASK_TOPIC and TUNEFLEET_REDIS_PREFIX: as for server and workers. REDIS_BEFORE_7=1 for a Redis older than 7:
-# it knows no right to write alone, and gets the right to read too.
+# TUNEFLEET_TASK_TOPIC and TUNEFLEET_REDIS_PREFIX: as for server and workers. REDIS_BEFORE_7=1 for Redis before 7,
+# which cannot grant write without read permission.
 set -eu
 here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 

@@ -1,6 +1,6 @@
-"""A script of one's own with all of it: evaluation, the best model, a journal, and a resume from the newest checkpoint.
+"""A complete script: evaluation, the best model, a journal, and a resume from the newest checkpoint.
 
-python examples/control/complete.py            # steer it from another terminal, see README.md
+python examples/control/complete.py            # control it from another terminal, see README.md
 python examples/control/complete.py --resume   # after `tunefleet control pause complete`
 """
 
@@ -21,7 +21,7 @@ OUTPUT = Path("control-complete")
 
 
 def rows(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
-    """Return counting exercises: each row goes on by a step of its own."""
+    """Return counting exercises: each row counts up with its own step."""
     generator = torch.Generator().manual_seed(seed)
     starts = torch.randint(0, 64, (count, 2), generator=generator)
     found = [(int(start) + torch.arange(32) * (1 + int(step) % 3)) % 64 for start, step in starts]
@@ -29,11 +29,11 @@ def rows(count: int, seed: int) -> list[dict[str, torch.Tensor]]:
 
 
 def main() -> None:
-    """Train, evaluate, keep the best, and be steered meanwhile."""
+    """Train, evaluate, and keep the best model, under control from another terminal."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--resume", action="store_true", help="go on from the newest checkpoint that is whole")
+    parser.add_argument("--resume", action="store_true", help="resume from the newest complete checkpoint")
     parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--debug", action="store_true", help="show what the control server does")
+    parser.add_argument("--debug", action="store_true", help="log the control server")
     options = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")
     if options.debug:
@@ -60,9 +60,9 @@ def main() -> None:
     )
     control = TrainerControlCallback(
         job_id="complete",
-        port=None,  # the system chooses; `tunefleet control curl complete status` shows which
+        port=None,  # chosen by the system; `tunefleet control curl complete status` shows it
         host="localhost",
-        enable_http=True,  # False: commands are files
+        enable_http=True,  # False: commands are read from files
         cleanup_on_exit=True,
         token="auto",
         journal=True,  # ./tunefleet-runs/complete
@@ -74,10 +74,10 @@ def main() -> None:
         eval_dataset=rows(128, seed=2),
         callbacks=[control],
     )
-    # The newest one whose files match its manifest, not the newest folder: a killed save leaves half a folder.
+    # The newest one whose files match its manifest: a killed save leaves an incomplete folder.
     newest = newest_valid(OUTPUT, set_aside=False) if options.resume else None
     trainer.train(resume_from_checkpoint=str(newest) if newest else None)
-    # Never reached after an abort or a pause: both end the process before.
+    # Not reached after an abort or a pause, which end the process.
     trainer.save_model(str(OUTPUT / "final"))
     logger.info("Saved %s at step %d.", OUTPUT / "final", trainer.state.global_step)
 

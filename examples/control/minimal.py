@@ -1,4 +1,4 @@
-"""The least that a script needs to be steered: one callback.
+"""The minimum for controlling a script: one callback.
 
 python examples/control/minimal.py &
 tunefleet control save minimal

@@ -1,4 +1,4 @@
-"""What is compared: trainings alone, trainings together, one on all rows; each runs in a process of the crew."""
+"""The arms of the comparison: training alone, together, and on all rows; each runs in its own process."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from tunefleet.errors import AdapterRefused
 from tunefleet.federation import CONFIG, TENSORS
 
 PATIENCE_S = 600.0
-"""So long a worker waits for the others, some of whom are killed."""
+"""How long a worker waits for the others, some of which are killed."""
 
 
 def alone(worker: str, regime: Regime, seed: int, out: Path) -> Path:
-    """Train on a worker's own rows and with nobody else; returns the adapter."""
+    """Train only on a worker's own rows; returns the adapter."""
     return train(part(worker), regime, seed, out)
 
 
 def pooled(regime: Regime, seed: int, out: Path) -> Path:
-    """Train on the rows of all workers, as if they could be brought together; returns the adapter."""
+    """Train on the combined rows of all workers; returns the adapter."""
     return train(all_parts(), regime, seed, out)
 
 
 def together(worker: str, rows_of: str, regime: Regime, seed: int, out: Path, address: Address, factor: float) -> None:
-    """Train on one's own rows as a worker of a federation; goes on where a killed process was.
+    """Train on a worker's own rows in a federation; continues where a killed process stopped.
 
     Args:
         worker: Its name.
@@ -50,7 +50,7 @@ def together(worker: str, rows_of: str, regime: Regime, seed: int, out: Path, ad
         address.token,
         sync_every_steps=regime.sync_every_steps,
         wait_s=PATIENCE_S,
-        # The seed's start, which is everybody's: the same alone and together.
+        # The initial adapter of this seed, shared by all arms.
         same_start=False,
     )
     before = [Spoil(factor, regime.sync_every_steps)] if factor != 1 else []
@@ -60,7 +60,7 @@ def together(worker: str, rows_of: str, regime: Regime, seed: int, out: Path, ad
 
 
 def nonsense(worker: str, address: Address, adapter: Path, out: Path) -> str | None:
-    """Send an adapter with values that are no numbers; `FederatedCallback` would not, so it is a client that does.
+    """Send an adapter with NaN values through a client, because `FederatedCallback` would not send it.
 
     Args:
         worker: Who sends it.
@@ -91,7 +91,7 @@ def measure(adapter: Path | None, rows: int) -> list[tuple[float, int]]:
 
 
 class Spoil(TrainerCallback):
-    """Multiplies B, and so the update, before an upload: what a hostile worker sends.
+    """Multiplies B, and so the update, before an upload, like a malicious worker.
 
     Args:
         factor: With what.
@@ -102,7 +102,7 @@ class Spoil(TrainerCallback):
         self._factor, self._every = factor, every
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Spoil what the callback behind this one is about to copy."""
+        """Change the weights before the next callback copies them."""
         if state.global_step % self._every == 0:
             for name, value in kwargs["model"].named_parameters():
                 if "lora_B" in name:
@@ -110,7 +110,7 @@ class Spoil(TrainerCallback):
 
 
 class Keep(TrainerCallback):
-    """Keeps what a worker uploads, so that averages can be held against it.
+    """Keeps a worker's uploads, to compare averages with them.
 
     Args:
         folder: Where.
@@ -121,6 +121,6 @@ class Keep(TrainerCallback):
         self._folder, self._every = folder, every
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Save the adapter as it is before the average comes in."""
+        """Save the adapter before the average is loaded."""
         if state.global_step % self._every == 0:
             kwargs["model"].save_pretrained(self._folder / str(state.global_step))

@@ -1,4 +1,4 @@
-"""The same with all that goes wrong: a worker killed, the server killed as it averages, workers that send nonsense."""
+"""The comparison under faults: a killed worker, a server killed during averaging, workers that send invalid updates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Losses = Sequence[tuple[float, int]]
 
 
 def crashes(stage: Stage, undisturbed: Losses) -> list[Claim]:
-    """Kill a worker, kill the server as it averages, and let somebody send values that are no numbers.
+    """Kill a worker, kill the server during averaging, and let a worker send NaN values.
 
     Args:
         stage: Where.
@@ -60,13 +60,13 @@ def crashes(stage: Stage, undisturbed: Losses) -> list[Claim]:
 
 
 def poison(stage: Stage, start: Losses) -> list[Claim]:
-    """Let a fifth worker send its own update turned round and larger: a robust rule holds, the plain average does not.
+    """Let a fifth worker send its update inverted and enlarged: a robust rule withstands it, the plain average fails.
 
     Args:
         stage: Where.
         start: What the model is before any training.
     """
-    # Half the rounds are enough to see it.
+    # Half of the rounds are enough to show it.
     rounds = max(1, stage.regime.rounds // 2)
     stage = replace(stage, regime=replace(stage.regime, steps=rounds * stage.regime.sync_every_steps))
     losses: dict[str, float] = {}
@@ -93,16 +93,16 @@ def poison(stage: Stage, start: Losses) -> list[Claim]:
 
 
 def _await_checkpoint(made: Federation) -> None:
-    """Wait until the one who is to be killed has a checkpoint, which is once the first average is in."""
+    """Wait until the worker to be killed has a checkpoint, which it has after the first average."""
     deadline = time.monotonic() + PATIENCE_S
     while not any((made.folder / KILLED).glob("checkpoint-*/trainer_state.json")):
         if time.monotonic() > deadline:
-            raise SystemExit(f"{KILLED} came to no checkpoint within {PATIENCE_S:.0f} s: see its log.")
+            raise SystemExit(f"{KILLED} wrote no checkpoint within {PATIENCE_S:.0f} s: see its log.")
         time.sleep(0.05)
 
 
 def _kill_server_as_it_averages(stage: Stage, tries: int) -> str | None:
-    """Kill it and start it again; once more if the average was made before the kill came."""
+    """Kill it and start it again; repeated if the average was finished before the kill."""
     left_in = None
     for _ in range(tries):
         left_in = stage.server.kill_in_aggregation(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""One federation of the proof: made on the server, its workers started, its versions fetched."""
+"""One federation of the proof: created on the server, with its workers started and its versions fetched."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AVERAGE_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Where all of it happens.
+    """The environment that the federations share.
 
     Args:
         server: Knows the federations.
@@ -41,7 +41,7 @@ class Stage:
 
 @dataclass
 class Federation:
-    """A federation, and its workers' processes.
+    """A federation and its workers' processes.
 
     Args:
         stage: Where.
@@ -68,7 +68,7 @@ class Federation:
         self.folder = self.stage.out / self.name
 
     def start(self, worker: str, rows_of: str | None = None, factor: float = 1.0) -> None:
-        """Start a worker, or start it again; see `arms.together`."""
+        """Start or restart a worker; see `arms.together`."""
         given = (worker, rows_of or worker, self.stage.regime, self.seed, self.folder / worker, self.address, factor)
         self.processes[worker] = self.stage.crew.start(f"{self.name}-{worker}", "together", *given)
 
@@ -79,14 +79,14 @@ class Federation:
         self.wait(workers)
 
     def wait(self, workers: Sequence[str]) -> None:
-        """Wait until workers have trained to their end.
+        """Wait until workers have finished training.
 
         Raises:
             SystemExit: If one of them failed; its log says why.
         """
         left = {self.processes[worker].sentinel: worker for worker in workers}
         while left:
-            # Whoever fails first ends it: the others would wait for it.
+            # The first failure ends the run: the other workers would wait for it.
             for sentinel in connection.wait(list(left)):
                 worker = left.pop(sentinel)
                 self.processes[worker].join()
@@ -95,7 +95,7 @@ class Federation:
                     raise SystemExit(f"{worker} of {self.name} failed: see the end of its log in {logs}.")
 
     def version(self, number: int) -> Path:
-        """Fetch a version of the global adapter; waits for it."""
+        """Wait for a version of the global adapter, and fetch it."""
         name, token = self.address.federation, self.address.token
         with FederatedClient(self.address.url, name, "onlooker", token) as client:
             newest = client.newest(after=number - 1, wait_s=AVERAGE_S)
@@ -104,12 +104,12 @@ class Federation:
             return client.download(client.version(number), self.folder)
 
     def reported(self, number: int) -> VersionDetail:
-        """Return what the server says of a version."""
+        """Return the server's record of a version."""
         with FederatedClient(self.address.url, self.address.federation, "onlooker", self.address.token) as client:
             return client.version(number)
 
     def errors(self, number: int) -> tuple[float, float]:
-        """Hold a version, and the plain average of the same updates, against the exact average of their products.
+        """Compare a version, and the plain average of the same updates, with the exact average of their products.
 
         Returns:
             Both distances, over all layers, divided by the norm of the exact average.

@@ -1,4 +1,4 @@
-"""The figure: what every arm came to on held-out rows, and what averages get wrong."""
+"""The figure: the loss of every arm on held-out rows, and the errors of the averages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _losses(axes: Any, lines: Sequence[Line]) -> None:
         colour = TOGETHER if "federation" in line.arm else APART if "alone" in line.arm else GATHERED
         axes.plot(line.losses, [at] * len(line.losses), "o", color=colour, alpha=0.45, markersize=5)
         mean = sum(line.losses) / len(line.losses)
-        # The bar is of the difference to the federation, which is what is claimed; seeds differ by more.
+        # The bar shows the error of the difference to the federation, which is the claim; seeds differ by more.
         spread = 2 * line.behind.error if line.behind is not None else None
         axes.errorbar(mean, at, xerr=spread, fmt="|", color=colour, markersize=14, capsize=4)
     axes.axvline(together, color=TOGETHER, linewidth=0.8, linestyle=":")

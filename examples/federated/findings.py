@@ -1,4 +1,4 @@
-"""What the measurements say: differences with their standard errors, the table, and the figure."""
+"""The results of the measurements: differences with their standard errors, the table, and the figure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Wide = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How much lower one loss is than another.
+    """The difference between two losses.
 
     Args:
         mean: In nats a token.
@@ -45,7 +45,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Something that the README says.
+    """A claim of the README.
 
     Args:
         text: With the numbers that it rests on.
@@ -57,12 +57,12 @@ class Claim:
 
 
 def per_token(measured: Sequence[tuple[float, int]]) -> float:
-    """Return the mean loss of a token over all rows, in nats."""
+    """Return the mean loss per token over all rows, in nats."""
     return math.fsum(total for total, _ in measured) / sum(count for _, count in measured)
 
 
 def loss(measured: Measured) -> list[float]:
-    """Return the mean loss of a token, for each seed."""
+    """Return the mean loss per token for each seed."""
     totals, tokens = _arrays(measured)
     found: list[float] = (totals.sum(axis=1) / tokens.sum()).tolist()
     return found
@@ -106,7 +106,7 @@ class Line:
 
 
 def table(arms: Mapping[str, Measured], against: str) -> list[Line]:
-    """Hold every arm against one of them."""
+    """Compare every arm with one of them."""
     return [
         Line(name, loss(measured), None if name == against else difference(measured, arms[against]))
         for name, measured in arms.items()
@@ -114,7 +114,7 @@ def table(arms: Mapping[str, Measured], against: str) -> list[Line]:
 
 
 def as_markdown(lines: Sequence[Line]) -> str:
-    """Return the table for people."""
+    """Return the table as text."""
     seeds = range(len(lines[0].losses))
     head = [
         "eval loss, nats a token",
@@ -139,7 +139,7 @@ def as_markdown(lines: Sequence[Line]) -> str:
 
 
 def write_csv(lines: Sequence[Line], file: Path) -> None:
-    """Write the table for programs."""
+    """Write the table as a file for programs."""
     with file.open("w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out)
         writer.writerow(["arm", "seed", "loss", "behind", "se", "se_rows", "se_seeds"])
@@ -151,7 +151,7 @@ def write_csv(lines: Sequence[Line], file: Path) -> None:
 
 
 def claims_of_losses(lines: Sequence[Line], alone: Sequence[str]) -> list[Claim]:
-    """Say whether the federation beats each of its workers by more than two standard errors."""
+    """Return whether the federation beats each of its workers by more than two standard errors."""
     found = []
     for line in lines:
         if line.arm in alone and line.behind is not None:
@@ -161,7 +161,7 @@ def claims_of_losses(lines: Sequence[Line], alone: Sequence[str]) -> list[Claim]
 
 
 def claims_of_errors(errors: Mapping[int, Sequence[tuple[float, float]]]) -> list[Claim]:
-    """Say whether the exact average is nearer to the average of the products than the plain one, round by round."""
+    """Return whether, in each round, the exact average is nearer to the average of the products than the plain one."""
     pairs = [pair for rounds in errors.values() for pair in rounds]
     exact, plain = (sum(each) / len(pairs) for each in zip(*pairs, strict=True))
     text = f"the exact average is nearer to the average of the products than the plain one in all {len(pairs)} rounds"

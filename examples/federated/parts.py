@@ -1,4 +1,4 @@
-"""Who has which rows: GSM8K's shipped problems, dealt out to four workers by the first operation of the solution.
+"""The workers' rows: the included GSM8K problems, split among four workers by the first operation of the solution.
 
 A worker's part is disjoint from the others' and one-sided: ada's problems begin with a sum, dan's with a division. All
 parts are of one size, so that each worker counts alike. What is measured on is held out from all of them, and mixed.
@@ -26,24 +26,24 @@ _FIRST = re.compile(r"<<-?[\d.]+\s*([-+*/])")
 
 
 def operation(answer: str) -> str | None:
-    """Return the first operation of a worked solution; None if it has no plain one."""
+    """Return the first operation of a worked solution; None if there is no simple one."""
     found = _FIRST.search(answer)
     return found.group(1) if found else None
 
 
 def part(worker: str) -> list[Row]:
-    """Return a worker's rows, always the same ones in the same order."""
+    """Return a worker's rows, always the same and in the same order."""
     mine = [row for row in _read("train") if operation(row["answer"]) == OPERATIONS[worker]]
     return [_as_row(row) for row in random.Random(0).sample(mine, PART_ROWS)]
 
 
 def all_parts() -> list[Row]:
-    """Return the rows of all workers in one heap."""
+    """Return the combined rows of all workers."""
     return [row for worker in WORKERS for row in part(worker)]
 
 
 def held_out(count: int) -> list[Row]:
-    """Return the first rows of the test split, which nobody trains on; of every kind."""
+    """Return the first rows of the test split, of every kind; no worker trains on them."""
     return [_as_row(row) for row in list(_read("test"))[:count]]
 
 

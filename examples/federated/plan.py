@@ -1,4 +1,4 @@
-"""What every process of the proof is told; imports nothing, so that any of them can read it."""
+"""The settings shared by all processes of the proof; imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Regime:
-    """How everybody trains, alone or together.
+    """The settings of every training, alone or together.
 
     Args:
-        steps: Optimizer steps of a worker.
+        steps: Optimizer steps per worker.
         sync_every_steps: Steps between two averages.
-        batch_size: Rows of a step.
-        learning_rate: At its highest.
+        batch_size: Rows per step.
+        learning_rate: The peak.
         rank: Of the adapter.
     """
 
@@ -25,13 +25,13 @@ class Regime:
 
     @property
     def rounds(self) -> int:
-        """How many averages there are."""
+        """The number of averages."""
         return self.steps // self.sync_every_steps
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a federation is, and the token that lets workers in."""
+    """The address of a federation, and the token for its workers."""
 
     url: str
     federation: str

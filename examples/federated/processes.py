@@ -1,4 +1,4 @@
-"""The processes of the proof: a server that may be killed and started again, and workers."""
+"""The processes of the proof: a server that can be killed and restarted, and workers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Server:
         self.kill()
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Start it, and wait until it responds."""
         command = [sys.executable, "-m", "tunefleet.api", "--data", str(self.data), "--port", str(self.port)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -62,13 +62,13 @@ class Server:
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """End it at once, without a word."""
+        """Kill it without warning."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
 
     def client(self) -> Client:
-        """Return a client for whoever makes and looks at federations."""
+        """Return a client to create and inspect federations."""
         return Client(self.url, (self.data / "keys" / "admin.key").read_text().strip())
 
     def _answers(self) -> bool:
@@ -79,7 +79,7 @@ class Server:
             return False
 
     def kill_in_aggregation(self, limit_s: float) -> str | None:
-        """Kill it as soon as it averages a round, and say what its store then has of that round.
+        """Kill it as soon as it averages a round, and return what its store then has of that round.
 
         Args:
             limit_s: How long to wait for an average.
@@ -102,7 +102,7 @@ class Server:
 
 
 class Crew:
-    """Processes that train; each is forked from one that has imported the training libraries once.
+    """Training processes, forked from one that has imported the training libraries.
 
     Args:
         logs: Folder for what they print.
@@ -128,7 +128,7 @@ class Crew:
         self._pool.shutdown(cancel_futures=True)
 
     def start(self, name: str, do: str, *args: Any) -> Any:
-        """Start a process of its own, which can be killed.
+        """Start a separate process, which can be killed.
 
         Args:
             name: What its log is called.
@@ -140,12 +140,12 @@ class Crew:
         return process
 
     def submit(self, do: str, *args: Any) -> Future[Any]:
-        """Have a function of `arms` done when there is a process for it."""
+        """Run a function of `arms` as soon as a process is free."""
         return self._pool.submit(_call, do, *args)
 
 
 def _start_fork_server(log: Path) -> None:
-    """Start what all processes are forked from; what it says at its imports and at its end is for its log."""
+    """Start the process that all others are forked from; its output at import and exit goes to its log."""
     shown = os.dup(2)
     try:
         _write_to(log, 2)

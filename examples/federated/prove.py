@@ -1,10 +1,10 @@
-"""Does a federation learn? Four workers with one-sided rows: together, each alone, and all rows in one place.
+"""Does a federation learn? Four workers with one-sided rows: together, each alone, and on all rows in one place.
 
     make federated-demo                              # all of it; under ten minutes on two quiet cores
     python examples/federated/prove.py --quick       # one seed and few steps; two minutes
     python examples/federated/prove.py --no-faults   # the comparison alone
 
-Table, figure, logs and everybody's files are put into `--out`. Exits with 1 if a claim does not hold.
+Table, figure, logs and the workers' files are written to `--out`. Exits with 1 if a claim does not hold.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ STRATEGIES = {FEDERATION: "fedavg_exact", PLAIN: "fedavg"}
 ALONE = {f"{worker} alone": worker for worker in WORKERS}
 ALONE_WIDE = {f"{worker} alone, equal rows": worker for worker in WORKERS}
 ROWS, QUICK_ROWS = 256, 64
-"""Held-out rows that are measured on."""
+"""The number of held-out rows."""
 QUICK = Regime(steps=36, sync_every_steps=12)
 Errors = Mapping[int, Sequence[tuple[float, float]]]
 
 
 def apart(stage: Stage, seed: int, *, wide: bool) -> dict[str, Future[Path]]:
-    """Start the arms that no server is needed for; returns their adapters.
+    """Start the arms that need no server; returns their adapters.
 
     Args:
         stage: Where.
@@ -93,7 +93,7 @@ def compare(stage: Stage, seeds: Sequence[int], *, wide: bool, plain: bool) -> t
 
 
 def main() -> int:
-    """Run the proof; returns 0 if all that is claimed holds."""
+    """Run the proof; returns 0 if all claims hold."""
     options = _options()
     began = time.monotonic()
     options.out.mkdir(parents=True)

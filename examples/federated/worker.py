@@ -1,8 +1,8 @@
-"""One worker: a training as anybody has it, with one callback more that makes it part of a federation.
+"""One worker: an ordinary training script with one additional callback that makes it part of a federation.
 
     python examples/federated/worker.py http://:TOKEN@server:8000 fed-0123456789ab ada
 
-The first lines of `train` are all that federating takes; the rest is how the proof beside it measures.
+`main` shows everything that a federation needs; the rest is for the measurements of `prove.py`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ MODEL = str(assets.locate("builtin:gsm8k-llama-2m", "model"))
 def train(
     rows: Sequence[Row], regime: Regime, seed: int, output: Path, *callbacks: TrainerCallback, resume: bool = False
 ) -> Path:
-    """Train an adapter on some rows.
+    """Train an adapter on the given rows.
 
     Args:
         rows: With `prompt` and `completion`; the loss is on the completions.
-        regime: How.
-        seed: Of the adapter's beginning and of the order of the rows.
+        regime: Settings of the training.
+        seed: For the adapter's initial values and the order of the rows.
         output: For checkpoints and the adapter.
         callbacks: A `FederatedCallback`, for instance.
-        resume: Go on from the newest checkpoint in `output`.
+        resume: Continue from the newest checkpoint in `output`.
 
     Returns:
         The folder of the adapter.
@@ -79,15 +79,15 @@ def train(
 
 @torch.inference_mode()
 def losses(adapter: Path | None, rows: Sequence[Row], batch_size: int = 16) -> list[tuple[float, int]]:
-    """Measure an adapter on rows that it has not seen.
+    """Measure an adapter on held-out rows.
 
     Args:
         adapter: Its folder; None measures the model as it is.
         rows: With `prompt` and `completion`.
-        batch_size: Rows of a pass.
+        batch_size: Rows per forward pass.
 
     Returns:
-        For each row the sum of its losses in nats, and how many tokens of its completion they are of.
+        For each row the sum of its losses in nats, and the number of tokens of its completion.
     """
     model: Any = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     if adapter is not None:
@@ -97,12 +97,12 @@ def losses(adapter: Path | None, rows: Sequence[Row], batch_size: int = 16) -> l
     texts = [(row["prompt"], row["prompt"] + row["completion"] + tokenizer.eos_token) for row in rows]
     tokens = [tokenizer([prompt, whole], add_special_tokens=False)["input_ids"] for prompt, whole in texts]
     found: dict[int, tuple[float, int]] = {}
-    # Rows of one length beside each other: less padding.
+    # Rows of similar length together: less padding.
     order = sorted(range(len(rows)), key=lambda index: len(tokens[index][1]))
     for start in range(0, len(order), batch_size):
         some = order[start : start + batch_size]
         ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(tokens[index][1]) for index in some], batch_first=True)
-        # Padding comes last, so that a causal model's earlier tokens know nothing of it.
+        # Padding comes last, so it does not affect a causal model's earlier tokens.
         logits = model(input_ids=ids).logits[:, :-1]
         each = torch.nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
         for at, index in enumerate(some):
@@ -113,10 +113,10 @@ def losses(adapter: Path | None, rows: Sequence[Row], batch_size: int = 16) -> l
 
 
 def main() -> None:
-    """Take part in a federation that somebody has created."""
+    """Join an existing federation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("url", help="of the server, with the federation's token in it")
-    parser.add_argument("federation", help="its id or number")
+    parser.add_argument("url", help="URL of the server, with the federation's token")
+    parser.add_argument("federation", help="id or number of the federation")
     parser.add_argument("worker", choices=WORKERS)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("federated"))

@@ -1,1 +1,1 @@
-"""A trainer of one's own for Tunefleet."""
+"""A custom trainer for Tunefleet."""

@@ -1,4 +1,4 @@
-"""The training, as it would be without Tunefleet: it reports, pauses and resumes, since its Trainer is attached."""
+"""An ordinary training script: since Tunefleet attaches to its Trainer, it reports, pauses and resumes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def main(file: Path) -> None:
     """Train an adapter.
 
     Args:
-        file: What `simple.plan` has written.
+        file: The file that `simple.plan` returned.
     """
     wanted = json.loads(file.read_bytes())
     torch.manual_seed(wanted["seed"])
     tokenizer = AutoTokenizer.from_pretrained(wanted["model"])
     model = AutoModelForCausalLM.from_pretrained(wanted["model"])
     lora = LoraConfig(r=wanted["rank"], target_modules=wanted["targets"], task_type="CAUSAL_LM")
-    # Rows come as tokens, with -100 for what does not count.
+    # Rows are tokenized; masked tokens have the label -100.
     rows = [json.loads(line) for line in Path(wanted["train"]).read_text().splitlines()]
     trainer = Trainer(
         model=get_peft_model(model, lora),

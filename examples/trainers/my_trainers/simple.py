@@ -1,4 +1,4 @@
-"""What a task's worker asks: what is to be run. Light: what is heavy is imported by the command, in its own process."""
+"""The plan of a training run, called on the worker. The command imports the heavy libraries, in its own process."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tunefleet.workloads.external_trainers import Plan, Request
 
 
 def plan(request: Request) -> Plan:
-    """Return the command that trains, and the file that tells it how.
+    """Return the training command and its configuration file.
 
     Raises:
-        InputError: If a key is set that the command does not heed: the task fails with this sentence.
+        InputError: If a key is set that the command does not support: the task fails with this message.
     """
     training, lora = request.spec.training, request.lora
     if lora is None or training.packing:
-        raise InputError("my_trainers.simple trains adapters (lora_sft), and packs no rows.")
+        raise InputError("my_trainers.simple trains adapters (lora_sft) without packing.")
     wanted = {
         "model": request.model,
         "train": str(request.train),

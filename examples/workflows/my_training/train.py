@@ -1,4 +1,4 @@
-"""A training as anybody writes it, with a Trainer of Hugging Face: it saves, logs, and leaves a model."""
+"""An ordinary training script with a Hugging Face Trainer, which logs, saves checkpoints and a model."""
 
 from __future__ import annotations
 
@@ -14,17 +14,15 @@ from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--steps", type=int, default=24)
-parser.add_argument(
-    "--pace", type=float, default=0.0, help="seconds to rest after a step, so that there is time to watch"
-)
+parser.add_argument("--pace", type=float, default=0.0, help="seconds to wait after each step, so that you can watch it")
 options = parser.parse_args()
 
 
 class Rest(TrainerCallback):
-    """Rests after each step, and keeps a diary."""
+    """Waits after each step, and writes it to a file."""
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Note the step, and rest."""
+        """Write the step, and wait."""
         with Path("steps.txt").open("a") as diary:
             diary.write(f"{state.global_step}\n")
         time.sleep(options.pace)

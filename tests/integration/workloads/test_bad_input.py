@@ -89,7 +89,7 @@ def test_a_hub_that_does_not_answer_is_tried_again(train: Any, monkeypatch: pyte
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(HfApi, "model_info", down)
     ended = train({"model": {"source": {"identifier": "nobody/no-such-model"}}})
-    refused(ended, "hub cannot be reached", "HF_HUB_OFFLINE=1", kind="network")
+    refused(ended, "Hub cannot be reached", "HF_HUB_OFFLINE=1", kind="network")
 
 
 def test_targets_that_match_nothing_list_the_candidates(train: Any) -> None:

@@ -44,6 +44,6 @@ def test_the_demo_has_its_example() -> None:
 
 def test_the_kinds_that_the_spread_example_names_are_those_that_can_be_spread() -> None:
     text = (EXAMPLES / "workflows/fan_out.yaml").read_text(encoding="utf-8")
-    sentence = text[text.index("Tasks of the kinds") : text.index("can be spread")]
+    sentence = text[text.index("Tasks of the kinds") : text.index("can be split")]
     spreadable = {kind for kind, spec in TASK_KINDS.items() if issubclass(spec, SplittableTaskSpec)}
     assert set(re.findall(r"`(\w+)`", sentence)) == spreadable

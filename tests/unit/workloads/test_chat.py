@@ -187,7 +187,7 @@ def test_a_conversation_that_is_too_long_is_told_in_words_of_a_chat() -> None:
     request = ChatRequest(messages=(ChatMessage(role="user", content="one two three four five six seven eight"),))
     with pytest.raises(InputError) as failed:
         list(answer(one_engine(), InferenceSpec(), request))
-    assert failed.value.message == "The conversation has 9 tokens, and the model supports 9 including its answer."
+    assert failed.value.message == "The conversation has 9 tokens, but the model supports 9 with the answer."
     assert "/reset" in str(failed.value.hint)
     fits = list(answer(one_engine(), InferenceSpec(), HELLO))
     assert fits[-1] == ChatPiece(finish="stop", usage=fits[-1].usage)

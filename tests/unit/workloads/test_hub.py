@@ -71,7 +71,7 @@ def test_what_the_hub_refuses_is_a_mistake_of_the_user(online: Any, error: Excep
 @pytest.mark.parametrize("error", [OSError("no route"), errors.HTTPError("refused")])  # type: ignore[attr-defined]
 def test_a_hub_that_does_not_answer_is_a_fault_of_the_network(online: Any, error: Exception) -> None:
     online(error)
-    with pytest.raises(UnreachableError, match=r"hub cannot be reached.*HF_HUB_OFFLINE=1"):
+    with pytest.raises(UnreachableError, match=r"Hub cannot be reached.*HF_HUB_OFFLINE=1"):
         hub_files.resolve("owner/name", "model")
 
 

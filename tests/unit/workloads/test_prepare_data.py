@@ -138,7 +138,7 @@ CHAT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hel
         ({"chosen": "\n\nHuman: hi\n\nAssistant: hello", "rejected": "\n\nHuman: hi\n\nAssistant: go away"},
          "preference",
          {"prompt": [CHAT[0]], "chosen": [CHAT[1]], "rejected": [{"role": "assistant", "content": "go away"}]},
-         "whole dialogues"),
+         "complete dialogues"),
     ],
     ids=["alpaca", "sharegpt", "chatml", "messages", "pair-to-text", "prompted", "system", "preference",
          "conversations", "hh"],

@@ -1,4 +1,4 @@
-"""The contract that every executor keeps."""
+"""The contract tests of every executor."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ class TestWordCount(JobContract):
     children = ({"data": {"items": ["three", "only mine"]}, "words": {"rest_s": 0.5}},)
 
     def time_to_kill(self, folder: Path) -> bool:
-        """In the middle: the first text is counted, the second is not."""
+        """Kill it after the first text and before the second."""
         counted = folder / "counted.jsonl"
         return counted.exists() and counted.read_text().count("\n") == 1

@@ -70,7 +70,7 @@ def test_the_recipe_of_a_second_adapter_is_refused_since_it_would_learn_nothing(
     # It prints losses, and nothing changes.
     assert losses[0] == losses[-1]
     assert all(torch.equal(live.tensors[name], value) for name, value in stale.items())
-    with pytest.raises(ModelError, match=r"holds 0 of the 8 .* 'aggregated'"):
+    with pytest.raises(ModelError, match=r"updates 0 of the 8 .* 'aggregated'"):
         hot_reload(model, tmp_path, optimizer)
 
 

@@ -1,1 +1,1 @@
-"""`word_count`: counts the words of texts; a task kind of one's own for Tunefleet."""
+"""`word_count`: counts the words of texts; a custom task type for Tunefleet."""

@@ -1,4 +1,4 @@
-"""What a worker knows of the kind. Light: what is heavy is imported by the program, in its own process."""
+"""The executor of the task type. Imports only light packages: the program imports the rest, in its own process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tunefleet_word_count.spec import REPORT
 
 
 class WordCountExecutor(JobExecutor):
-    """Counts words; several tasks of one owner that differ in their texts alone are one run."""
+    """Counts words; tasks of one owner that differ only in their texts run as one."""
 
     kind = "word_count"
     program = "tunefleet_word_count.program:main"
@@ -19,7 +19,7 @@ class WordCountExecutor(JobExecutor):
     supported_commands = BETWEEN_ITEMS
 
     def unavailable_reason(self) -> str | None:
-        """Return why this machine cannot run the kind, as a sentence with the way out; here it always can."""
+        """Return why this machine cannot run the task type, with the fix; None: it can."""
         return None
 
     def outputs(self, folder: JobFolder) -> list[Output]:

@@ -1,4 +1,4 @@
-"""The work, in a process of its own: called with the job folder, killed at any moment, and started again in it."""
+"""The program, in a separate process: called with the job folder; can be killed and restarted at any time."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _WORD = re.compile(r"\w+")
 
 
 def main(folder: Path) -> None:
-    """Count the words of a job's texts, and of those of the tasks that are computed with it.
+    """Count the words in the texts of a job and of the tasks that are merged into it.
 
     Args:
         folder: The job folder.
 
     Raises:
-        InputError: If a text has no word: the task fails with this sentence, and is not tried again.
+        InputError: If a text has no words: the task fails with this message, and is not retried.
     """
     task = open_task(folder, WordCountSpec)
     job, session = task.job, task.session
     specs = {job.task_id: task.spec}
     for child in job.merge_children:
         specs[child.task_id] = checked(child.spec, WordCountSpec)
-    # A text that several tasks have is counted once.
+    # A text shared by several tasks is counted once.
     joined = batch({task_id: spec.data.items for task_id, spec in specs.items()})
     kept = _Kept(folder / "counted.jsonl")
     with ItemControl(session, kept=kept.name) as heeding:
@@ -51,18 +51,18 @@ def main(folder: Path) -> None:
     own = results.pop(job.task_id)
     if job.merge_children:
         own["children"] = results
-    # The result comes last, whole or not at all: with it the job is done.
+    # The result is written last and atomically: the job is complete once it exists.
     write_json(task.folder.responses_json, own, sync=True)
 
 
 class _Kept:
-    """What was counted, written down text by text, so that a launch after a kill does not count it again."""
+    """The finished counts, stored text by text, so that a launch after a kill does not repeat them."""
 
     def __init__(self, file: Path) -> None:
         self.name = file.name
         self._file = file
         self.counts: dict[str, dict[str, int]] = {}
-        whole = file.read_text().rpartition("\n")[0] if file.exists() else ""  # a torn last line is left out
+        whole = file.read_text().rpartition("\n")[0] if file.exists() else ""  # drops an incomplete last line
         _write(file, whole + "\n" if whole else "")
         for line in whole.splitlines():
             text, counts = json.loads(line)
@@ -77,7 +77,7 @@ class _Kept:
 
 
 def _write(file: Path, text: str) -> None:
-    """Put a text in the place of a file: a kill at any moment leaves the one or the other, whole."""
+    """Replace a file atomically: after a kill it has either the old or the new content."""
     draft = file.with_name(f".{file.name}.partial")
     with draft.open("w") as written:
         written.write(text)
@@ -94,7 +94,7 @@ def _count(text: str, how: WordsSpec) -> dict[str, int]:
 
 
 def _leave(folder: Path, task_id: str, own: str, counts: Sequence[Mapping[str, int]]) -> dict[str, Any]:
-    """Write the report of a task to where it belongs, and return its result."""
+    """Write the report of a task, and return its result."""
     place = folder if task_id == own else folder / "children" / task_id
     place.mkdir(parents=True, exist_ok=True)
     total: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""What a document of the kind may say. Only checks: no work, and nothing imported that a server would not need."""
+"""The spec of the task type. Only validation; imports nothing that a server does not have."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from tunefleet.spec.base import Block
 from tunefleet.spec.tasks.base_task import ALWAYS_LEFT, BaseTaskSpec
 
 REPORT = "words.csv"
-"""The file that a task of the kind leaves."""
+"""The output file of a task."""
 
 
 class TextsSpec(Block):
     """`spec.data`."""
 
     type: Literal["list"] = "list"
-    """Where the texts come from."""
+    """Source of the texts."""
     items: Annotated[tuple[str, ...], Field(min_length=1)]
-    """Texts; `${STAGE.result…}` and `{node, path}` stand for what other tasks have found."""
+    """Texts; `${STAGE.result…}` and `{node, path}` refer to results of other tasks."""
 
 
 class WordsSpec(Block):
     """`spec.words`."""
 
     lower: bool = False
-    """Take capitals for small letters."""
+    """Ignore case."""
     shortest: Annotated[int, Field(ge=1, le=100)] = 1
-    """Letters of the shortest word that counts."""
+    """Minimum word length, in letters."""
     rest_s: Annotated[float, Field(ge=0, le=60)] = 0.0
-    """Seconds to rest after each text; for trying out what a kill does."""
+    """Seconds to wait after each text, for tests."""
 
 
 class WordCountSpec(BaseTaskSpec):
@@ -42,10 +42,10 @@ class WordCountSpec(BaseTaskSpec):
     data: TextsSpec
     """The texts."""
     words: WordsSpec = WordsSpec()
-    """What counts."""
+    """Options of the count."""
 
     @classmethod
     def leaves(cls, blocks: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return what a task leaves, as `output.artifacts` may name it."""
+        """Return the names of the outputs that `output.artifacts` accepts."""
         del blocks  # always the same
         return (*ALWAYS_LEFT, REPORT)
