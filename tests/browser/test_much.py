@@ -59,10 +59,11 @@ def fleet(
 ) -> Iterator[LocalFleet]:
     data = tmp_path_factory.mktemp("much")
     with ThreadPoolExecutor(1) as aside:  # the browser's loop runs in this thread
-        filled["training"] = aside.submit(fill, data, count=TASKS, points=POINTS).result()
+        made = aside.submit(fill, data, count=TASKS, points=POINTS, wide_points=POINTS).result()
+    filled.update(training=made.training, wide=made.wide or "")
     environment = {**ENVIRONMENT, "ENABLE_ELASTIC_SCALING": "true"}
-    with LocalFleet(data, port=free_port(), workers=0, environment=environment, save_client=False) as made:
-        yield made
+    with LocalFleet(data, port=free_port(), workers=0, environment=environment, save_client=False) as started:
+        yield started
 
 
 def test_every_row_of_ten_thousand_is_reached_and_found(entered: Page) -> None:
