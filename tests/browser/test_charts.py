@@ -30,6 +30,7 @@ spec:
   model: {{source: {{identifier: "builtin:gsm8k-llama-2m"}}}}
   data: {{path: builtin:gsm8k}}
 """
+MORE = {"grad_norm": 1.0, "learning_rate": 1e-4, "entropy": 2.0, "mean_token_accuracy": 0.5, "rewards/margins": 0.1}
 FIRST_LOSS = 300.0
 """A first step that would flatten the rest of the curve."""
 
@@ -58,17 +59,17 @@ def document(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def log(attempt: Attempt, steps: range) -> None:
     """Log a loss for each step, and the eval loss of each hundredth."""
-    began = time.time() - 1000
+    now = time.time()
     attempt.write(
         *(
             {
-                "type": "metric", "step": step, "epoch": step / 200, "at": began + step,
-                "values": {"loss": 2 + 2 / step if step > 1 else FIRST_LOSS, "num_tokens": 64 * step, "grad_norm": 1.0},
+                "type": "metric", "step": step, "epoch": step / 200, "at": now + step / 1e5,
+                "values": {"loss": 2 + 2 / step if step > 1 else FIRST_LOSS, "num_tokens": 64 * step, **MORE},
             }
             for step in steps
         ),
         *(
-            {"type": "metric", "step": step, "at": began + step, "values": {"eval_loss": 3 - step / 200}}
+            {"type": "metric", "step": step, "at": now + step / 1e5, "values": {"eval_loss": 3 - step / 200}}
             for step in steps
             if step % 100 == 0
         ),
@@ -80,7 +81,7 @@ def charted(fleet: LocalFleet, worker: Hand, document: Path) -> str:
     """A run that was evaluated before, during and after training, paused once, and restarted once."""
     with Client(fleet.url, fleet.key) as client:
         attempt = begin(client, worker, document)
-        attempt.write({"type": "metric", "step": 0, "at": time.time() - 1001, "values": {"held_out_loss": 3.5}})
+        attempt.write({"type": "metric", "step": 0, "values": {"held_out_loss": 3.5}})
         log(attempt, range(1, 151))
         attempt.write({"type": "checkpoint", "step": 150, "name": "checkpoint-150", "digest": f"sha256:{'0' * 64}"})
         client.tasks.pause(attempt.task_id)
@@ -149,7 +150,7 @@ def test_what_happened_to_a_run_is_marked_and_named(entered: Page, charted: str,
     expect(tooltip).to_contain_text(f"Attempt 3 after killed, on {WORKER}")
     expect(tooltip.locator("code")).to_have_text(["loss", "eval_loss, held_out_loss"])
     # The others follow the cursor.
-    expect(chart(entered, "Gradient norm").locator(".position")).to_have_text("Step 150")
+    expect(chart(entered, "Perplexity").locator(".position")).to_have_text("Step 150")
     entered.mouse.move(0, 0)
     expect(tooltip).to_have_count(0)
     entered.get_by_role("button", name="Pauses 1").click()
@@ -172,14 +173,14 @@ def test_an_outlier_does_not_flatten_a_curve_and_is_told(entered: Page, charted:
 
 def test_charts_are_drawn_by_tokens_epochs_and_time(entered: Page, charted: str) -> None:
     plot = opened(entered, charted)
-    for axis, shown in (("Tokens", "Tokens 25,600"), ("Epochs", "Epoch 2"), ("Time", "Elapsed time 6 min 39 s")):
+    for axis, shown in (("Tokens", "Tokens 25,"), ("Epochs", "Epoch "), ("Time", "Elapsed time")):
         entered.get_by_role("group", name="X axis").get_by_role("button", name=axis).click()
         plot.wait_for()
         box = plot.bounding_box()
         assert box is not None
         plot.hover(position={"x": box["width"] / 2, "y": 60})
         plot.hover(position={"x": box["width"] - 1, "y": 60})
-        expect(entered.locator(".tooltip strong")).to_have_text(re.compile(re.escape(shown[:-4])))
+        expect(entered.locator(".tooltip strong")).to_have_text(re.compile(f"^{shown}"))
 
 
 def test_keys_move_the_cursor_and_zoom(entered: Page, charted: str) -> None:
@@ -192,9 +193,9 @@ def test_keys_move_the_cursor_and_zoom(entered: Page, charted: str) -> None:
     entered.keyboard.press("ArrowRight")
     expect(entered.locator(".tooltip strong")).to_have_text(re.compile("^Step 20[0-4]$"))
     entered.keyboard.press("+")
-    entered.wait_for_url("**zoom=1*~30*")
+    entered.wait_for_url("**zoom=101%7E301")
     entered.keyboard.press("Shift+ArrowRight")
-    entered.wait_for_url("**zoom=1*~34*")
+    entered.wait_for_url("**zoom=141%7E341")
     entered.keyboard.press("0")
     entered.wait_for_url(lambda url: "zoom" not in url)
 
@@ -205,14 +206,14 @@ def test_what_a_user_arranges_is_kept(entered: Page, charted: str, fleet: LocalF
     entered.wait_for_url("**smooth=0.6*")
     act(entered, "Gradient norm", "Pin to the top")
     act(entered, "Perplexity", "Hide")
-    entered.get_by_role("button", name="Hardware").click()
+    entered.get_by_role("button", name="Optimization").click()
     entered.goto(f"/ui/tasks/{charted}?tab=charts")
     expect(entered.get_by_role("slider")).to_have_value("0.6")
     pinned = entered.get_by_role("region", name="Pinned")
     expect(pinned.get_by_role("heading", name="Gradient norm")).to_be_visible()
     expect(entered.get_by_role("heading", name="Perplexity")).to_have_count(0)
-    expect(entered.get_by_role("button", name="Hardware")).to_have_attribute("aria-expanded", "false")
-    entered.get_by_role("button", name="Hardware").click()
+    expect(entered.get_by_role("button", name="Optimization")).to_have_attribute("aria-expanded", "false")
+    entered.get_by_role("button", name="Optimization").click()
     entered.get_by_role("button", name="Perplexity").click()
     expect(entered.get_by_role("heading", name="Perplexity")).to_be_visible()
     act(entered, "Gradient norm", "Unpin")
@@ -259,6 +260,7 @@ def test_new_points_move_nothing_and_keep_the_zoom(entered: Page, client: Client
     entered.mouse.move(box["x"] + box["width"] / 2, box["y"] + 60, steps=4)
     entered.mouse.up()
     entered.wait_for_url("**zoom=**")
+    entered.mouse.move(0, 0)
     zoom = entered.url
     plot.evaluate("plot => { plot.dataset.same = 'yes'; }")
     before = [each.bounding_box() for each in entered.locator("figure.chart").all()]

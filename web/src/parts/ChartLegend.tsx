@@ -49,7 +49,7 @@ export function Legend({ lines, cursor }: { lines: readonly ShownLine[]; cursor:
         <span key={line.label}>
           <i className={line.dashed ? "dashed" : undefined} style={{ color: line.color }} />
           {lines.length > 1 && `${line.short ?? line.label} `}
-          <b>{number(now ? shownAt(line, now)?.y : last(line))}</b>
+          <b>{number(now ? shownAt(line, now.x, now.reach)?.y : last(line))}</b>
         </span>
       ))}
     </div>
@@ -93,9 +93,10 @@ export function Tooltip({
       <div style={{ left, right }}>
         <strong>{positionText(now.x, at)}</strong>
         {lines.map((line) => {
-          const found = shownAt(line, now);
+          // With its position, a point may be far away.
+          const found = shownAt(line, now.x, Number.POSITIVE_INFINITY);
           if (!found) return null;
-          const raw = line.calm ? pointAt(line.column, now.x, now.reach)?.y : undefined;
+          const raw = line.calm ? pointAt(line.column, now.x, Number.POSITIVE_INFINITY)?.y : undefined;
           return (
             <div key={line.label} className="line">
               <i className={line.dashed ? "dashed" : undefined} style={{ color: line.color }} />
@@ -136,7 +137,7 @@ function sidesOf(x: number): { left?: number; right?: number } {
 }
 
 /** What a line shows at a position, smoothed if it is. */
-function shownAt(line: ShownLine, { x, reach }: Cursor) {
+function shownAt(line: ShownLine, x: number, reach: number) {
   return pointAt(line.calm ?? line.column, x, reach);
 }
 
