@@ -212,7 +212,7 @@ function Figure({
           )}
         </span>
       </header>
-      <Legend lines={shownLines} cursor={cursor} />
+      <Legend title={title} lines={shownLines} cursor={cursor} />
       <div
         ref={box}
         role="group"

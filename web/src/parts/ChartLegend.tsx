@@ -41,19 +41,24 @@ export function positionText(x: number, { axis, clock }: At): string {
   return `${AXIS_NAMES[axis]} ${axis === "time" ? duration(x) : number(x)}`;
 }
 
-export function Legend({ lines, cursor }: { lines: readonly ShownLine[]; cursor: CursorStore }) {
+export function Legend({ title, lines, cursor }: { title: string; lines: readonly ShownLine[]; cursor: CursorStore }) {
   const now = useSyncExternalStore(cursor.subscribe, cursor.get);
   return (
     <div className="legend num">
       {lines.map((line) => (
         <span key={line.label}>
           <i className={line.dashed ? "dashed" : undefined} style={{ color: line.color }} />
-          {lines.length > 1 && `${line.short ?? line.label} `}
+          {(lines.length > 1 || !named(title, line)) && `${line.short ?? line.label} `}
           <b>{number(now ? shownAt(line, now.x, now.reach)?.y : last(line))}</b>
         </span>
       ))}
     </div>
   );
+}
+
+/** Whether the title says what a line is. */
+function named(title: string, { label }: Line): boolean {
+  return label.toLowerCase().includes(title.toLowerCase());
 }
 
 /** Distance in pixels at which a marker is under the cursor. */
