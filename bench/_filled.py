@@ -6,10 +6,11 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import orjson
 
@@ -31,25 +32,43 @@ KINDS = ("lora_sft", "sft", "dpo", "merge", "evaluate")
 ENDS = (TaskReason.FINISHED, TaskReason.FINISHED, TaskReason.BUG, TaskReason.CANCELLED_BY_USER)
 """What becomes of one task after another; every fifth stays in the queue."""
 SECONDS_A_STEP = 2.0
+WIDE = (
+    "rewards/margins", "rewards/accuracies", "rewards/chosen", "logps/chosen", "logits/chosen", "reward", "reward_std",
+    "objective", "kl", "entropy", "policy_loss", "value_loss", "completions/mean_length", "completions/clipped_ratio",
+    "clip_ratio/low_mean", "step_time",
+)  # fmt: skip
+"""More metrics, each with a chart of its own."""
 
 
-def fill(folder: Path, *, count: int, points: int) -> str:
+class Filled(NamedTuple):
+    """The tasks with points.
+
+    Args:
+        training: The newest task; each point has five values.
+        wide: The task before it; each point has those of `WIDE` too. None without such points.
+    """
+
+    training: str
+    wide: str | None
+
+
+def fill(folder: Path, *, count: int, points: int, wide_points: int = 0) -> Filled:
     """Fill the store of a server that does not run.
 
     Args:
         folder: Its data folder.
         count: How many tasks.
         points: How many points the newest of them has.
-
-    Returns:
-        The id of the task with the points.
+        wide_points: How many points with many values the one before it has.
     """
     core = open_context(ServerSettings(data=folder))
     try:
         asyncio.run(api_keys.ensure_first(core))
         ids = _tasks(core, count, time.time())
         _points(core, ids[-1], points)
-        return ids[-1]
+        if wide_points:
+            _points(core, ids[-2], wide_points, WIDE)
+        return Filled(ids[-1], ids[-2] if wide_points else None)
     finally:
         core.close()
 
@@ -79,7 +98,7 @@ def _tasks(core: ServerContext, count: int, now: float) -> list[str]:
 
 def _new(workflow_id: str, seq: int, need: Requirement, numbers: range, now: float) -> Iterator[New]:
     for number in numbers:
-        kind = KINDS[number // 5 % len(KINDS)] if number < numbers[-1] else "lora_sft"
+        kind = KINDS[number // 5 % len(KINDS)] if number < numbers[-2] else "lora_sft"
         values = {
             "id": new_id("task"), "project": "default", "workflow_id": workflow_id, "workflow_seq": seq,
             "name": f"rate-{number:05}", "kind": kind,
@@ -101,7 +120,7 @@ def _end(connection: Connection, ids: list[str], now: float) -> None:
     switch(connection, [Move(row, ended[row.id]) for row in rows.values()], now)
 
 
-def _points(core: ServerContext, task_id: str, count: int) -> None:
+def _points(core: ServerContext, task_id: str, count: int, more: Sequence[str] = ()) -> None:
     noise, began = random.Random(5), time.time() - count * SECONDS_A_STEP
 
     def operation(connection: Connection) -> None:
@@ -110,6 +129,7 @@ def _points(core: ServerContext, task_id: str, count: int) -> None:
             rows = []
             for step in range(start, min(count, start + AT_ONCE)):
                 at, said = began + step * SECONDS_A_STEP, _values(step, count, noise)
+                said |= {name: number + noise.gauss(0, 0.3) for number, name in enumerate(more, 1)}
                 curve, values = journal.curve_of("train", said), orjson.dumps(said).decode()
                 rows.append((task_id, 1, step, "train", step + 1, step / count, at, None, None, curve, values))
             journal.add_records(connection, rows, [])

@@ -10,9 +10,11 @@ A server on this machine, its store filled before it starts, and a real Chromium
 2. A training of 100,000 points with five values each: from the browser's receipt of an input to the picture that
    answers it, for the pointer over a chart, a zoom, its end, and the smoothing (budget 100 ms each); and how long the
    finer points of a zoom take, which come after.
-3. The server's health, asked at every moment while points are thinned and windows of them are zoomed into (budget
+3. A training with more than twenty charts of 100,000 points: how long it takes from one picture to the next while the
+   pointer moves over them, and while they are moved together (budget 60 a second).
+4. The server's health, asked at every moment while points are thinned and windows of them are zoomed into (budget
    50 ms for the slowest answer): what holds up its event loop holds up everybody.
-4. A list of 10,000 tasks: its first rows, the tasks of the browser's main thread over 50 ms while it scrolls to the
+5. A list of 10,000 tasks: its first rows, the tasks of the browser's main thread over 50 ms while it scrolls to the
    end, and a key in the search to the rows that it leaves.
 
 It is measured in the page itself (`performance`), and the interval is of the median over repetitions. Times are wall
@@ -35,7 +37,7 @@ from typing import Any, Final
 
 import httpx
 from _common import Verdict, answers_s, free_port, interval, status, verdict
-from _filled import fill
+from _filled import Filled, fill
 from _report import Figure, Report
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -46,6 +48,10 @@ BUNDLE_BUDGET: Final = 400_000
 PAINT_BUDGET_MS: Final = 1000.0
 INPUT_BUDGET_MS: Final = 100.0
 ANSWER_BUDGET_MS: Final = 50.0
+FRAME_BUDGET_MS: Final = 1000 / 60 + 1
+"""60 pictures a second, and what the clock of a picture wavers."""
+SMOOTH_MS: Final = 20.0
+STROKES, STROKE_MOVES = 6, 120
 ROW_PX, TURN_PX = 34, 3400
 LOADS, MOVES, ZOOMS, KEYS, SEARCHES = 7, 60, 8, 24, 6
 WATCH: Final = """
@@ -57,6 +63,14 @@ const note = (kind, since) => requestAnimationFrame(() => {
 });
 for (const kind of ["mousemove", "mouseup", "dblclick", "input"])
   addEventListener(kind, (event) => note(kind, event.timeStamp), { capture: true });
+window.pictures = [];
+let before = performance.now();
+const picture = (now) => {
+  pictures.push(now - before);
+  before = now;
+  requestAnimationFrame(picture);
+};
+requestAnimationFrame(picture);
 window.long = [];
 new PerformanceObserver((list) => window.long.push(...list.getEntries().map((each) => each.duration)))
   .observe({ type: "longtask", buffered: true });
@@ -176,6 +190,45 @@ def chart(opened: Opened, task_id: str) -> tuple[dict[str, list[float]], dict[st
     return {**{INPUTS[kind]: found for kind, found in taken.items()}, "finer points": finer}, cost
 
 
+def motion(opened: Opened, task_id: str) -> dict[str, list[float]]:
+    """Move over and within many charts as people do.
+
+    Returns:
+        What moves → milliseconds from each picture to the next.
+    """
+    with opened() as page:
+        page.set_viewport_size({"width": 1440, "height": 1000})
+        page.goto(f"/ui/tasks/{task_id}")
+        over = page.locator("figure.chart .u-over").first
+        over.wait_for()
+        page.wait_for_timeout(1000)
+        over.scroll_into_view_if_needed()
+        box = over.bounding_box()
+        assert box is not None
+        left, width, y = box["x"], box["width"], box["y"] + box["height"] / 2
+
+        def along(start: float, end: float) -> list[float]:
+            page.evaluate("pictures.length = 0")
+            for at in range(STROKES * STROKE_MOVES):
+                share = abs(at / STROKE_MOVES % 2 - 1)
+                page.mouse.move(left + width * (start + (end - start) * share), y)
+            found: list[float] = page.evaluate("[...pictures]")
+            return found
+
+        found = {"pointer over 20 charts": along(0.05, 0.95)}
+        page.mouse.move(left + width * 0.3, y)
+        page.mouse.down()
+        page.mouse.move(left + width * 0.7, y)
+        page.mouse.up()
+        page.wait_for_timeout(1000)
+        page.keyboard.down("Shift")
+        page.mouse.down()
+        found["moving 20 charts"] = along(0.3, 0.7)
+        page.mouse.up()
+        page.keyboard.up("Shift")
+    return found
+
+
 def health(fleet: LocalFleet, task_id: str, points: int) -> list[float]:
     """Return how many milliseconds each question for the server's health took while points were thinned."""
 
@@ -251,18 +304,22 @@ def main() -> int:
         sys.exit("The page is not built: make ui")
     with tempfile.TemporaryDirectory(prefix="tunefleet-bench-") as name:
         folder = Path(name) / "data"
-        task_id = fill(folder, count=count, points=points)
+        filled = fill(folder, count=count, points=points, wide_points=points)
         fleet = LocalFleet(folder, port=free_port(), workers=0, save_client=False)
         with fleet, sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox"])
-            verdicts = measured(browser, fleet, task_id, points, count, told)
+            verdicts = measured(browser, fleet, filled, points, count, told)
             browser.close()
     told.write(options.json)
     return status(*verdicts)
 
 
-def measured(browser: Browser, fleet: LocalFleet, task_id: str, points: int, count: int, told: Report) -> list[Verdict]:
+def measured(
+    browser: Browser, fleet: LocalFleet, filled: Filled, points: int, count: int, told: Report
+) -> list[Verdict]:
     """Measure all, print it, and return which budgets are kept."""
+    task_id, wide = filled
+    assert wide is not None
     print(f"{points:,} points, {count:,} tasks; load average {os.getloadavg()[0]:.1f}")
     opened = partial(window, browser, fleet.url, session(browser, fleet))
     size, paints = first_load(opened)
@@ -276,6 +333,11 @@ def measured(browser: Browser, fleet: LocalFleet, task_id: str, points: int, cou
         verdicts.append(say(told, what, taken, None if what == "finer points" else INPUT_BUDGET_MS))
     costs = ", ".join(f"{what} {ms:.0f}" for what, ms in cost.items())
     print(f"  of the processor, ms each: {costs}; zooms with the finer points and the address that says so")
+    print("a training with more than twenty charts of as many points, from one picture to the next:")
+    for what, taken in motion(opened, wide).items():
+        smooth = sum(each < SMOOTH_MS for each in taken) / len(taken)
+        verdicts.append(say(told, what, taken, FRAME_BUDGET_MS))
+        print(f"  {'':<26} {len(taken)} pictures, {100 * smooth:.0f} % of them within {SMOOTH_MS:.0f} ms")
     print("the server's health meanwhile:")
     verdicts.append(say(told, "thinning and zooming", health(fleet, task_id, points), ANSWER_BUDGET_MS))
     print("the list of tasks:")

@@ -71,23 +71,26 @@ class Attempt:
     Args:
         worker: Who takes it.
         task_id: Which task.
+        launch: Name of its launch, another one for each attempt of a task.
+        from_step: The step that it resumes from.
     """
 
-    def __init__(self, worker: Hand, task_id: str) -> None:
+    def __init__(self, worker: Hand, task_id: str, *, launch: str = "L1", from_step: int = 0) -> None:
         self.task_id = task_id
+        self.launch = launch
         self.worker = worker
         self.token = worker.take(task_id)
         self._client = httpx.Client(
             base_url=worker.client.base_url, headers={"Authorization": f"Bearer {self.token}"}, timeout=60
         )
         self._seq = self._offset = 0
-        self.write({"type": "launch", "launch": "L1", "attempt": 1})
+        self.write({"type": "launch", "launch": launch, "attempt": 1, "from_step": from_step})
 
     def write(self, *records: dict[str, Any]) -> None:
         """Append to the journal; a record without a time is of now."""
         now, first = time.time(), self._seq
         lines = [json.dumps({"seq": first + at, "at": now, **record}) for at, record in enumerate(records)]
-        body = {"launch": "L1", "from_seq": first, "lines": lines}
+        body = {"launch": self.launch, "from_seq": first, "lines": lines}
         self._client.post(f"/tasks/{self.task_id}/journal", json=body).raise_for_status()
         self._seq += len(records)
 
@@ -104,7 +107,13 @@ class Attempt:
 
     def finish(self, outcome: str, reason: str, **more: Any) -> None:
         """End it."""
-        finish = {"token": self.token, "outcome": outcome, "reason": reason, "cursors": {"L1": self._seq}, **more}
+        finish = {
+            "token": self.token,
+            "outcome": outcome,
+            "reason": reason,
+            "cursors": {self.launch: self._seq},
+            **more,
+        }
         assert self.token in self.worker.exchange(finishes=[finish])["finished"]
         self.worker.holding.remove(self.token)
         self._client.close()

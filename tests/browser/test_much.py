@@ -47,6 +47,19 @@ async ([number, longest]) => {
 """Scroll to a row, whose page may have to be fetched; what stands there then."""
 
 
+PICTURES = """
+window.pictures = [];
+let before = performance.now();
+const picture = (now) => {
+  window.pictures.push(now - before);
+  before = now;
+  requestAnimationFrame(picture);
+};
+requestAnimationFrame(picture);
+"""
+"""How many milliseconds pass from one picture to the next."""
+
+
 @pytest.fixture(scope="module")
 def filled() -> dict[str, str]:
     """What the fleet's store was filled with."""
@@ -59,10 +72,11 @@ def fleet(
 ) -> Iterator[LocalFleet]:
     data = tmp_path_factory.mktemp("much")
     with ThreadPoolExecutor(1) as aside:  # the browser's loop runs in this thread
-        filled["training"] = aside.submit(fill, data, count=TASKS, points=POINTS).result()
+        made = aside.submit(fill, data, count=TASKS, points=POINTS, wide_points=POINTS).result()
+    filled.update(training=made.training, wide=made.wide or "")
     environment = {**ENVIRONMENT, "ENABLE_ELASTIC_SCALING": "true"}
-    with LocalFleet(data, port=free_port(), workers=0, environment=environment, save_client=False) as made:
-        yield made
+    with LocalFleet(data, port=free_port(), workers=0, environment=environment, save_client=False) as started:
+        yield started
 
 
 def test_every_row_of_ten_thousand_is_reached_and_found(entered: Page) -> None:
@@ -114,6 +128,35 @@ def test_a_hundred_thousand_points_are_drawn_thinned_and_a_zoom_has_each_of_them
     expected = {point["step"]: point["values"]["loss"] for point in known}
     assert 500 < len(expected) < 2000
     until(lambda: expected.items() <= losses(entered).items())
+
+
+def test_more_than_twenty_charts_follow_the_pointer_and_keep_the_extremes_of_each(
+    entered: Page, client: Client, filled: dict[str, str]
+) -> None:
+    wide = filled["wide"]
+    entered.goto(f"/ui/tasks/{wide}?tab=charts")
+    over = entered.locator("figure.chart .u-over").first
+    over.wait_for()
+    assert entered.locator("figure.chart").count() > 20
+    box = over.bounding_box()
+    assert box is not None
+    entered.evaluate(PICTURES)
+    for at in range(60):
+        entered.mouse.move(box["x"] + box["width"] * at / 60, box["y"] + 50)
+    pictures = entered.evaluate("window.pictures")
+    assert len(pictures) > 20
+    assert max(pictures) < STUTTER_MS
+
+    chart = entered.locator("figure.chart", has=entered.get_by_role("heading", name="Entropy (nats)", exact=True))
+    chart.get_by_label("Actions: Entropy").click()
+    with entered.expect_download() as download:
+        chart.get_by_role("button", name="Download CSV").click()
+    with download.value.path().open(encoding="utf-8") as lines:
+        drawn = {float(row["Entropy"]) for row in csv.DictReader(lines)}
+    known = [point.values["entropy"] for point in client.tasks.metrics(wide, names=["entropy"]).points]
+    assert len(known) == POINTS
+    assert len(drawn) < POINTS / 10
+    assert {max(map(float, known)), min(map(float, known))} <= drawn
 
 
 def test_a_worker_is_sent_to_rest_and_called_back(entered: Page, fleet: LocalFleet, client: Client) -> None:

@@ -312,9 +312,9 @@ def test_a_time_tells_utc_on_hover_and_an_address_restores_what_was_looked_at(
     assert high == pytest.approx(200, abs=8)
     # The last point that is drawn is at the right edge of the zoom.
     over.hover(position={"x": box["width"] - 2, "y": 50})
-    step = entered.locator(".legend").first.get_by_text("step")
+    step = entered.locator(".tooltip strong")
     expect(step).to_be_visible()
-    assert float(step.inner_text().split()[1]) == pytest.approx(high, abs=4)
+    assert float(step.inner_text().removeprefix("Step ")) == pytest.approx(high, abs=4)
     entered.get_by_role("button", name="Reset zoom").click()
     entered.wait_for_url(lambda url: "zoom" not in url)
     client.tasks.cancel(training)

@@ -219,8 +219,8 @@ def test_every_series_of_a_task_is_drawn_and_its_machine_beside_the_steps(
     until(lambda: len(history(fleet)) >= 2)
     entered.goto(f"/ui/tasks/{attempt.task_id}")
     shown = {
-        "Loss": "2", "Loss · train-2": "4", "luck · dice": "42", "GPU memory of the run, GiB": "3",
-        "Memory of the run, GiB": "1", "GPU memory, GiB": "60", "GPU utilization, %": "97",
+        "Loss": "2", "Loss · train-2": "4", "Luck · dice": "42", "GPU memory of the run (GiB)": "3",
+        "Memory of the run (GiB)": "1", "GPU memory (GiB)": "60", "GPU utilization (%)": "97",
     }  # fmt: skip
     for title, last in shown.items():
         chart = entered.locator("figure.chart", has=entered.get_by_role("heading", name=title, exact=True))

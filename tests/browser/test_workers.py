@@ -66,7 +66,7 @@ def test_the_charts_of_a_worker_move(entered: Page, double: GpuDouble) -> None:
     entered.goto("/ui/workers")
     entered.get_by_role("link", name=double.worker_id).click()
     expect(entered).to_have_url(re.compile(f"/ui/workers/{double.worker_id}$"))
-    chart = entered.locator("figure.chart", has=entered.get_by_role("heading", name="GPU busy, %"))
+    chart = entered.locator("figure.chart", has=entered.get_by_role("heading", name="GPU busy (%)"))
     shown = chart.locator(".legend b").first
     expect(shown).to_be_visible(timeout=PATIENCE_MS)
     before = shown.inner_text()

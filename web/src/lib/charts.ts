@@ -68,9 +68,10 @@ export function chartsOf(drawing: Drawing): ChartSpec[] {
     const { chart } = metric(name);
     charts.set(chart, [...(charts.get(chart) ?? []), name]);
   }
-  return [...charts].flatMap(([chart, members]): ChartSpec[] => {
+  const described = [...charts.values()].map((members) => ({ members, ...metric(members[0] ?? "") }));
+  described.sort((a, b) => a.rank - b.rank);
+  return described.flatMap(({ chart, members, title, unit, group }): ChartSpec[] => {
     const lines = linesOf(members, drawing);
-    const { title, unit, group } = metric(members[0] ?? chart);
     const at = series ? `${series}/${chart}` : chart;
     const named = (text: string) => (series ? `${text} · ${series}` : text);
     const made: ChartSpec = {

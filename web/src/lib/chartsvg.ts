@@ -76,8 +76,11 @@ export function svgOf({ title, x, y, lines, markers, highlight, colors }: Pictur
   ];
   const shown = markers.filter((each) => each.x >= x.range[0] && each.x <= x.range[1]);
   const marks = shown.map(({ kind, x: at, label }) => {
-    const from = kind === "checkpoint" ? bottom - 8 : TOP;
-    return `<path d="M${fixed(px(at))} ${from}V${bottom}" stroke="${colors[kind]}" stroke-dasharray="4 3"><title>${escaped(label)}</title></path>`;
+    const place = fixed(px(at));
+    const name = `<title>${escaped(label)}</title>`;
+    if (kind === "checkpoint")
+      return `<path d="M${place} ${bottom - 9}l5 9h-10z" fill="${colors.checkpoint}">${name}</path>`;
+    return `<path d="M${place} ${TOP}V${bottom}" stroke="${colors[kind]}" stroke-dasharray="4 3">${name}</path>`;
   });
   const drawn = lines.flatMap((line) => {
     const { column, color, faint, dots, dashed } = line;

@@ -21,28 +21,30 @@ export interface Metric {
   unit?: string;
   /** Measured on eval rows. */
   eval: boolean;
+  /** Place of its chart among others. */
+  rank: number;
 }
 
 type Known = readonly [title: string, group: Group, unit?: string];
 
 const KNOWN: Readonly<Record<string, Known>> = {
   loss: ["Loss", "loss"],
+  exact_match: ["Exact match", "loss"],
+  mean_token_accuracy: ["Token accuracy", "loss"],
   policy_loss: ["Policy loss", "loss"],
   value_loss: ["Value loss", "loss"],
   nll_loss: ["NLL loss", "loss"],
   aux_loss: ["Router auxiliary loss", "loss"],
-  mean_token_accuracy: ["Token accuracy", "loss"],
-  exact_match: ["Exact match", "loss"],
   reward: ["Reward", "reward"],
-  reward_std: ["Reward standard deviation", "reward"],
-  frac_reward_zero_std: ["Groups with equal rewards", "reward", "fraction"],
   accuracy: ["Preference accuracy", "reward"],
   margin: ["Reward margin", "reward"],
   "rewards/accuracies": ["Preference accuracy", "reward"],
   "rewards/margins": ["Reward margin", "reward"],
+  reward_std: ["Reward standard deviation", "reward"],
+  frac_reward_zero_std: ["Groups with equal rewards", "reward", "fraction"],
   log_odds_chosen: ["Log odds", "reward"],
   log_odds_ratio: ["Log odds ratio", "reward"],
-  objective: ["Objective (reward − KL penalty)", "reward"],
+  objective: ["Objective", "reward"],
   kl: ["KL divergence", "reward", "nats"],
   "completions/clipped_ratio": ["Truncated completions", "completion", "fraction"],
   "tools/call_frequency": ["Tool calls per completion", "completion"],
@@ -54,6 +56,8 @@ const KNOWN: Readonly<Record<string, Known>> = {
   train_tokens_per_second: ["Tokens per second", "speed", "tokens/s"],
   step_time: ["Step time of the trainer", "speed", "s"],
 };
+
+const RANKS = new Map(Object.keys(KNOWN).map((name, at) => [name, at]));
 
 /** Charts of several metrics: a pattern of names whose group is the line. */
 const SHARED: readonly { name: RegExp; title: string; group: Group; unit?: string }[] = [
@@ -128,14 +132,15 @@ export function metricsOf(names: readonly string[]): string[] {
 
 export function metric(name: string): Metric {
   const known = KNOWN[name];
-  if (known) return { chart: name, ...described(known), eval: false };
+  if (known) return { chart: name, ...described(known), eval: false, rank: RANKS.get(name) ?? 0 };
   if (name.startsWith(EVAL)) return { ...metric(name.slice(EVAL.length)), eval: true };
   if (name.startsWith(HELD_OUT)) return { ...metric(name.slice(HELD_OUT.length)), eval: true };
-  for (const { name: pattern, title, group, unit } of SHARED) {
+  for (const [at, { name: pattern, title, group, unit }] of SHARED.entries()) {
     const part = pattern.exec(name)?.[1];
-    if (part) return { chart: title, title, part: sentence(part), group, unit, eval: false };
+    const rank = RANKS.size + at;
+    if (part) return { chart: title, title, part: sentence(part), group, unit, eval: false, rank };
   }
-  return { chart: name, title: sentence(name), group: "other", eval: false };
+  return { chart: name, title: sentence(name), group: "other", eval: false, rank: RANKS.size + SHARED.length };
 }
 
 /** A metric alone, such as in a table: "Training loss", "Eval token accuracy", "Learning rate". */

@@ -18,7 +18,7 @@ const SHRINKS = 3;
 /** Room that points next to the core are given, as a multiple of its size. */
 const NEAR = 1;
 /** With fewer points, each of them matters. */
-const FEWEST = 10;
+const FEWEST = 30;
 /** Enough values to know how they are distributed. */
 const SAMPLE = 512;
 const MARGIN = 0.06;

@@ -7,7 +7,7 @@ import type { Zoom } from "../lib/chartview";
 import type { Marker } from "../lib/markers";
 import { withUnit } from "../lib/metrics";
 import { outlierBounds, type Range, rangeOf } from "../lib/scale";
-import { type Axis, smoothed } from "../lib/series";
+import { type Axis, type Column, smoothed } from "../lib/series";
 import {
   type Config,
   colorsOf,
@@ -111,17 +111,12 @@ function Figure({
 
   const shownLines = useMemo(() => lines.map((line) => calmed(line, weight, !all && !log)), [lines, weight, all, log]);
   const whole = useMemo(() => extent ?? extentOf(lines), [extent, lines]);
+  // An invisible chart prepares nothing.
   const range = useMemo(
-    () =>
-      rangeOf(
-        lines.map(({ column }) => column),
-        zoom,
-        { all, log },
-      ),
-    [lines, zoom, all, log],
+    () => (visible ? rangeOf(columnsOf(lines), zoom, { all, log }) : null),
+    [visible, lines, zoom, all, log],
   );
   const drawn = useMemo(() => shownLines.flatMap(drawnLines), [shownLines]);
-  // An invisible chart prepares nothing.
   const data = useMemo(() => (seen ? dataOf(drawn, log) : null), [seen, drawn, log]);
   const label = withUnit(title, unit);
   const config: Config = { lines: drawn, axis, clock, log, yLabel: unit ?? title };
@@ -217,7 +212,7 @@ function Figure({
           )}
         </span>
       </header>
-      <Legend lines={shownLines} cursor={cursor} />
+      <Legend title={title} lines={shownLines} cursor={cursor} />
       <div
         ref={box}
         role="group"
@@ -303,6 +298,10 @@ function drawnLines({ label, color, column, dots, dashed, calm }: ShownLine): Dr
         { ...line, column: calm },
       ]
     : [line];
+}
+
+function columnsOf(lines: readonly Line[]): Column[] {
+  return lines.map(({ column }) => column);
 }
 
 function extentOf(lines: readonly Line[]): Range {

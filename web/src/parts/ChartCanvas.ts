@@ -294,10 +294,18 @@ function drawMarkers(u: uPlot, { markers, highlight, colors }: Shown): void {
   ctx.save();
   ctx.lineWidth = ratio;
   ctx.font = `${9 * ratio}px system-ui`;
-  for (const { kind, x } of markers) {
+  for (const [index, { kind, x }] of markers.entries()) {
     const at = Math.round(u.valToPos(x, "x", true));
-    if (at < left || at > right) continue;
     ctx.fillStyle = ctx.strokeStyle = colors[kind];
+    if (kind === "pause") {
+      const resumed = markers.slice(index).find((each) => each.kind === "resume");
+      const from = Math.max(left, at);
+      const until = resumed ? Math.min(right, u.valToPos(resumed.x, "x", true)) : from;
+      ctx.globalAlpha = 0.12;
+      if (until > from) ctx.fillRect(from, bbox.top, until - from, bbox.height);
+      ctx.globalAlpha = 1;
+    }
+    if (at < left || at > right) continue;
     if (kind === "checkpoint") {
       ctx.beginPath();
       ctx.moveTo(at, bottom - 7 * ratio);

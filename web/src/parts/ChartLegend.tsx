@@ -41,19 +41,24 @@ export function positionText(x: number, { axis, clock }: At): string {
   return `${AXIS_NAMES[axis]} ${axis === "time" ? duration(x) : number(x)}`;
 }
 
-export function Legend({ lines, cursor }: { lines: readonly ShownLine[]; cursor: CursorStore }) {
+export function Legend({ title, lines, cursor }: { title: string; lines: readonly ShownLine[]; cursor: CursorStore }) {
   const now = useSyncExternalStore(cursor.subscribe, cursor.get);
   return (
     <div className="legend num">
       {lines.map((line) => (
         <span key={line.label}>
           <i className={line.dashed ? "dashed" : undefined} style={{ color: line.color }} />
-          {lines.length > 1 && `${line.short ?? line.label} `}
-          <b>{number(now ? shownAt(line, now)?.y : last(line))}</b>
+          {(lines.length > 1 || !named(title, line)) && `${line.short ?? line.label} `}
+          <b>{number(now ? shownAt(line, now.x, now.reach)?.y : last(line))}</b>
         </span>
       ))}
     </div>
   );
+}
+
+/** Whether the title says what a line is. */
+function named(title: string, { label }: Line): boolean {
+  return label.toLowerCase().includes(title.toLowerCase());
 }
 
 /** Distance in pixels at which a marker is under the cursor. */
@@ -93,9 +98,10 @@ export function Tooltip({
       <div style={{ left, right }}>
         <strong>{positionText(now.x, at)}</strong>
         {lines.map((line) => {
-          const found = shownAt(line, now);
+          // With its position, a point may be far away.
+          const found = shownAt(line, now.x, Number.POSITIVE_INFINITY);
           if (!found) return null;
-          const raw = line.calm ? pointAt(line.column, now.x, now.reach)?.y : undefined;
+          const raw = line.calm ? pointAt(line.column, now.x, Number.POSITIVE_INFINITY)?.y : undefined;
           return (
             <div key={line.label} className="line">
               <i className={line.dashed ? "dashed" : undefined} style={{ color: line.color }} />
@@ -136,7 +142,7 @@ function sidesOf(x: number): { left?: number; right?: number } {
 }
 
 /** What a line shows at a position, smoothed if it is. */
-function shownAt(line: ShownLine, { x, reach }: Cursor) {
+function shownAt(line: ShownLine, x: number, reach: number) {
   return pointAt(line.calm ?? line.column, x, reach);
 }
 

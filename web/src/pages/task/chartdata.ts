@@ -55,7 +55,8 @@ export function useRunCharts(task: TaskAnswer, wanted: Axis, zoom: Zoom, all: bo
   const start = whole[0]?.at ?? task.started_at ?? undefined;
   const place = useMemo(() => placeOf(whole, axis, start), [whole, axis, start]);
 
-  const steps = useSettled(useMemo(() => stepsWithin(whole, zoom, place), [whole, zoom, place]));
+  const xs = useMemo(() => whole.map(({ step, at }) => place(step, Date.parse(at)) ?? 0), [whole, place]);
+  const steps = useSettled(useMemo(() => stepsWithin(whole, xs, zoom), [whole, xs, zoom]));
   const finer = steps !== null && metrics.data?.thinned === true;
   const range = useQuery({
     ...rangeQuery(task.id, steps?.[0] ?? 0, steps?.[1] ?? 0, finer),
@@ -160,9 +161,8 @@ function dataOf<T>(results: readonly { data: T }[]): T[] {
 }
 
 /** The steps around the shown range. */
-function stepsWithin(points: readonly Point[], zoom: Zoom, place: (step: number, at: number) => number | null): Zoom {
+function stepsWithin(points: readonly Point[], xs: readonly number[], zoom: Zoom): Zoom {
   if (!zoom) return null;
-  const xs = points.map(({ step, at }) => place(step, Date.parse(at)) ?? 0);
   const low = points[Math.max(0, atOrAfter(xs, zoom[0]) - 1)];
   const high = points[Math.min(points.length - 1, atOrAfter(xs, zoom[1]))];
   return low && high ? [low.step, high.step] : null;
