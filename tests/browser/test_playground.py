@@ -96,7 +96,7 @@ def test_base_and_tuned_answer_beside_each_other(entered: Page, client: Client, 
         assert first == told(client, session, model, ASKED)
     assert answer(entered, "base") != ""
     expect(entered.locator(".question")).to_have_text(ASKED)
-    expect(entered.locator(".answer.tuned")).to_contain_text(re.compile(r"24 tokens · [\d,]+ tokens/s"))
+    expect(entered.locator(".answer.tuned")).to_contain_text(re.compile(r"\d+ tokens · [\d,]+ tokens/s"))
     entered.get_by_label("Format Markdown").check()
     expect(entered.locator(".conversation .markdown")).to_have_count(2)
     expect(entered.locator(".conversation img")).to_have_count(0)
