@@ -252,7 +252,8 @@ async def test_a_list_says_what_each_model_was_made_of(lab: Lab) -> None:
     page = await artifacts.list_(lab.core, lab.admin, kind="adapter,dataset", origin=True)
     later, first, uploaded = page.items
     assert (first.id, later.task_id, uploaded.origin) == (model.id, again, None)
-    assert first.origin is not None and later.origin is not None
+    assert first.origin is not None
+    assert later.origin is not None
     assert first.origin.model_dump() == {
         "task_name": "train",
         "task_kind": "lora_sft",
