@@ -14,7 +14,7 @@ from tunefleet.api import static_ui as served
 from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 
-PATIENCE_S = 100.0
+PATIENCE_S = 300.0
 PATIENCE_MS = PATIENCE_S * 1000
 ENVIRONMENT = {
     "ENABLE_ELASTIC_SCALING": "false",
