@@ -1,4 +1,4 @@
-"""The pictures of datasets, of a new task made from one, and of the playground; `scripts.web_pictures` draws them."""
+"""The pictures of datasets, a new task from one, models and the playground; `scripts.web_pictures` draws them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def prepare(client: Client, trained: str, folder: Path) -> dict[str, str]:
     }
     looked = _submit(client, "DataTask", "look at support-chats.jsonl", look)
     client.tasks.wait(looked, timeout_s=_PATIENCE_S)
+    (adapter,) = client.artifacts.list(task_id=trained, kind="adapter").items
     return {
+        "models": f"/ui/models?id={adapter.id}",
         "datasets": f"/ui/datasets?id={pushed.id}",
         "datasets-tokens": f"/ui/datasets?id={pushed.id}&preview={looked}",
         "new-from-dataset": f"/ui/new?data={pushed.id}",
@@ -47,9 +49,9 @@ def prepare(client: Client, trained: str, folder: Path) -> dict[str, str]:
 
 def say(page: Page) -> None:
     """Say something, and wait for the answers."""
-    page.get_by_text("Sampling parameters").click()
-    page.get_by_label("Longest answer").fill("48")
-    page.get_by_text("Sampling parameters").click()
+    # Closed on a phone.
+    page.locator("details.settings").evaluate("settings => { settings.open = true; }")
+    page.get_by_label("Max tokens").fill("48")
     message = page.get_by_label("Message", exact=True)
     for turn, text in enumerate(_SAID, 1):
         message.fill(text)

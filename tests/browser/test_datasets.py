@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Route, expect
 
+from tests.browser import looks
 from tests.browser.conftest import PATIENCE_MS, PATIENCE_S
 from tests.integration.api.support import until
 from tests.libraries import required
@@ -256,3 +257,24 @@ def test_what_is_typed_stands_in_the_form(entered: Page) -> None:
     entered.keyboard.press("End")
     entered.keyboard.type("0")
     expect(entered.get_by_label("Steps")).to_have_value("2600")
+
+
+def test_data_of_runs_is_in_a_list_of_its_own(entered: Page, client: Client, axe: str) -> None:
+    made = client.submit(
+        "apiVersion: tunefleet/v1\nkind: Workflow\nmetadata: {name: sampled}\nspec:\n  taskType: data\n"
+        "  sources: [{path: 'builtin:gsm8k'}]\n  steps: [{sample: {count: 5, seed: 1}}]\n"
+    ).task_id
+    ended = client.tasks.wait(made, timeout_s=PATIENCE_S)
+    assert ended.status == "completed", ended.error
+    entered.goto("/ui/datasets")
+    entered.get_by_label("Data file").set_input_files(
+        {"name": "own.jsonl", "mimeType": "text/plain", "buffer": b'{"question": "1 + 1?", "answer": "2"}\n'}
+    )
+    entered.wait_for_url("**/ui/datasets?id=*")
+    listed = entered.get_by_role("navigation", name="Datasets")
+    expect(listed).to_contain_text("own.jsonl")
+    expect(listed).not_to_contain_text("from a run")
+    entered.get_by_role("button", name="From runs").click()
+    expect(listed).to_contain_text("from a run")
+    expect(listed).not_to_contain_text("own.jsonl")
+    looks.check(entered, axe)

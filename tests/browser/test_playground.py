@@ -96,7 +96,7 @@ def test_base_and_tuned_answer_beside_each_other(entered: Page, client: Client, 
         assert first == told(client, session, model, ASKED)
     assert answer(entered, "base") != ""
     expect(entered.locator(".question")).to_have_text(ASKED)
-    expect(entered.locator(".answer.tuned")).to_contain_text(re.compile(r"24 tokens · [\d,]+ tokens/s"))
+    expect(entered.locator(".answer.tuned")).to_contain_text(re.compile(r"\d+ tokens · [\d,]+ tokens/s"))
     entered.get_by_label("Format Markdown").check()
     expect(entered.locator(".conversation .markdown")).to_have_count(2)
     expect(entered.locator(".conversation img")).to_have_count(0)
@@ -150,13 +150,14 @@ def test_rated_answers_become_a_dataset_that_dpo_trains_on(
 ) -> None:
     name = client.tasks.get(trained).name
     entered.goto(f"/ui/playground?task={trained}")
+    entered.get_by_label("Chat template").select_option("false")
     entered.locator(".entries .chosen").get_by_role("button", name="Chat").click()
     entered.wait_for_url(re.compile("task=task-(?!" + trained.removeprefix("task-") + ")"))
     session = opened(entered)
     exact(entered)
     message = entered.get_by_label("Message", exact=True)
     said = []
-    for question in ("What are 2 and 3?", "Betty has 12 eggs. She buys 6 more."):
+    for question in ("Betty has 12 eggs. She buys", "A farmer has 9 cows. He sells"):
         message.fill(question)
         message.press("Enter")
         expect(entered.locator(".turn:last-of-type .question")).to_have_text(question)

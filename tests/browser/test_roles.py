@@ -23,6 +23,7 @@ CHANGES: Final = re.compile(
 ADMINISTERS: Final = re.compile(
     r"^(cordon|uncordon|drain|standby|wake up|revoke|create key|preview|prune)\b", re.IGNORECASE
 )
+LISTS: Final = ("datasets", "models", "playground", "federations", "campaigns", "settings", "workers")
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def paths(fleet: LocalFleet) -> list[str]:
         worker = client.workers.list().items[0].id
     task = f"/ui/tasks/{done.tasks[0].id}"
     tabs = [f"{task}?tab={tab}" for tab in ("log", "files", "predictions", "spec", "history")]
-    lists = [f"/ui/{name}" for name in ("datasets", "playground", "federations", "campaigns", "settings", "workers")]
+    lists = [f"/ui/{name}" for name in LISTS]
     ones = [f"/ui/workflows/{done.id}", f"/ui/workflows/{waiting.workflow.id}", f"/ui/workers/{worker}"]
     compare = f"/ui/compare?tasks={done.tasks[0].id},{done.tasks[1].id}"
     return ["/ui/", "/ui/tasks", task, *tabs, f"/ui/tasks/{waiting.task_id}", compare, *ones, "/ui/new", *lists]

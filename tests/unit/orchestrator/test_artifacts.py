@@ -18,8 +18,8 @@ from tunefleet.orchestrator.storage.file_deletion import delete_files
 from tunefleet.orchestrator.storage.garbage_collection import Collected
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.orchestrator.telemetry import events
-from tunefleet.orchestrator.workflows import prune
-from tunefleet.schemas.api import ArtifactCreate, BlobQuery, FileEntry
+from tunefleet.orchestrator.workflows import prune, workflows
+from tunefleet.schemas.api import ArtifactCreate, BlobQuery, FileEntry, SubmitRequest
 
 
 def entry(data: bytes) -> FileEntry:
@@ -230,3 +230,42 @@ async def test_a_list_of_files_that_is_not_true_or_not_safe_is_refused(lab: Lab,
     body = ArtifactCreate(name="x", files=files, digest=manifest_digest(files))
     with pytest.raises(ArtifactError):
         await artifacts.publish(lab.core, lab.admin, body)
+
+
+async def test_a_list_says_what_each_model_was_made_of(lab: Lab) -> None:
+    data = await lab.publish(lab.admin, "rows", b"rows", kind="dataset")
+    document = TRAIN.replace("data: {prompts: [one, two]}", f"data: {{artifact: {data.id}, text_field: text}}")
+    worker = await lab.online()
+    trained = await lab.submit(document)
+    offer = await worker.start()
+    model = await lab.publish(await lab.attempt(offer.token), "final_lora", b"weights", kind="adapter")
+    losses = {"held_out_before": 2.5, "held_out_after": 1.25}
+    match = {"exact_match": {"rows": 4, "before": 0.25, "after": 0.5}}
+    result = {"losses": losses, "held_out": match, "data": {"shape": "pair"}}
+    await worker.finish(offer.token, result=result)
+    adapter = f"checkpoint: {{load: {{taskId: {trained}}}}}"
+    flow = SubmitRequest(document=f"{TRAIN}  {adapter}\n")
+    again = (await workflows.submit(lab.core, lab.admin, flow, idempotency_key="camp-1/0/submit")).tasks[0].id
+    next_offer = await worker.start()
+    await lab.publish(await lab.attempt(next_offer.token), "final_lora", b"better", kind="adapter")
+
+    page = await artifacts.list_(lab.core, lab.admin, kind="adapter,dataset", origin=True)
+    later, first, uploaded = page.items
+    assert (first.id, later.task_id, uploaded.origin) == (model.id, again, None)
+    assert first.origin is not None
+    assert later.origin is not None
+    assert first.origin.model_dump() == {
+        "task_name": "train",
+        "task_kind": "lora_sft",
+        "status": "completed",
+        "model": {"identifier": "builtin:gsm8k-llama-2m"},
+        "data": "rows",
+        "inputs": {"data.artifact": data.digest},
+        "loads": (),
+        "eval_loss": (2.5, 1.25),
+        "exact_match": (0.25, 0.5),
+        "row_shape": "pair",
+        "campaign": False,
+    }
+    assert (later.origin.loads, later.origin.eval_loss, later.origin.campaign) == ((trained,), None, True)
+    assert [each.origin for each in (await artifacts.list_(lab.core, lab.admin)).items] == [None, None, None]

@@ -123,6 +123,21 @@ export function entriesOf(models: readonly Model[]): Entry[] {
   });
 }
 
+/** A base model that is known by its name: the built-in one, and those of the hub that runs have used. */
+export interface NamedBase {
+  identifier: string;
+  /** Models that were made from it. */
+  models: Model[];
+}
+
+export function namedBases(models: readonly Model[]): NamedBase[] {
+  const used = models.map((each) => each.base).filter((base) => base !== null && !/^[./~]/.test(base)) as string[];
+  return [...new Set([BUILTIN, ...used])].map((identifier) => ({
+    identifier,
+    models: models.filter((each) => each.base === identifier),
+  }));
+}
+
 /** What is made from a model: merges, exports, and runs that started from it. */
 export function madeFrom(model: Model, models: readonly Model[]): Model[] {
   const { task_id, digest, id } = model.artifact;

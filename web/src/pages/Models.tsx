@@ -3,14 +3,14 @@ import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { libraryQuery } from "../api/queries_models";
 import { bytes, number } from "../lib/format";
-import { FORM_NAMES, FORMS, type Form, type Model, shortName } from "../lib/models";
+import { FORM_NAMES, FORMS, type Form, type Model, type NamedBase, namedBases, shortName } from "../lib/models";
 import { changeOf } from "../lib/result";
 import { Panel, Time } from "../parts/bits";
 import { useSession } from "../parts/session";
 import { Answer, Cut, Empty } from "../parts/states";
 import { useTitle } from "../parts/title";
 import "../styles/models.css";
-import { Detail } from "./models/Detail";
+import { Detail, NamedDetail } from "./models/Detail";
 import { ModelUpload } from "./models/Upload";
 
 export function Models() {
@@ -23,17 +23,7 @@ export function Models() {
       <h1>Models</h1>
       {mayChange && <ModelUpload onDone={(made) => void navigate({ search: { id: made.id } })} />}
       <Answer query={library} rows={6}>
-        {({ items, more }) =>
-          items.length === 0 ? (
-            <Panel>
-              <Empty title="No models yet">
-                <Link to="/train">Start a fine-tune</Link>, or upload the folder of a model.
-              </Empty>
-            </Panel>
-          ) : (
-            <Library items={items} more={more} />
-          )
-        }
+        {({ items, more }) => <Library items={items} more={more} />}
       </Answer>
     </div>
   );
@@ -48,9 +38,14 @@ function Library({ items, more }: { items: readonly Model[]; more: boolean }) {
   const found = kept.filter(({ name, base, artifact }) =>
     words.every((word) => `${name} ${base} ${artifact.origin?.data} ${artifact.owner}`.toLowerCase().includes(word)),
   );
+  const named = namedBases(items);
+  const foundNamed = named.filter(({ identifier }) => words.every((word) => identifier.toLowerCase().includes(word)));
   const shown = found.filter((each) => !form || each.form === form);
+  const shownNamed = !form || form === "base" ? foundNamed : [];
   const chosen = items.find(({ artifact }) => artifact.id === id);
-  const count = (wanted: Form) => found.filter((each) => each.form === wanted).length;
+  const chosenNamed = named.find(({ identifier }) => identifier === id);
+  const count = (wanted: Form) =>
+    found.filter((each) => each.form === wanted).length + (wanted === "base" ? foundNamed.length : 0);
   return (
     <>
       <div className="row">
@@ -64,7 +59,7 @@ function Library({ items, more }: { items: readonly Model[]; more: boolean }) {
           }
         />
         <div className="row tight" role="group" aria-label="Type">
-          <FormButton label="All" count={found.length} form={undefined} chosen={form} />
+          <FormButton label="All" count={found.length + foundNamed.length} form={undefined} chosen={form} />
           {FORMS.filter((each) => count(each) > 0 || each === form).map((each) => (
             <FormButton key={each} label={FORM_NAMES[each]} count={count(each)} form={each} chosen={form} />
           ))}
@@ -85,19 +80,28 @@ function Library({ items, more }: { items: readonly Model[]; more: boolean }) {
           </label>
         )}
       </div>
-      <div className={chosen ? "library with-detail" : "library"}>
+      {items.length === 0 && (
+        <Panel>
+          <Empty title="No models yet">
+            <Link to="/train">Start a fine-tune</Link>, or upload the folder of a model.
+          </Empty>
+        </Panel>
+      )}
+      <div className={chosen || chosenNamed ? "library with-detail" : "library"}>
         <Panel flush>
-          {shown.length === 0 ? <Empty title="No matching models" /> : <Table models={shown} chosen={id} />}
+          {shown.length + shownNamed.length === 0 ? (
+            <Empty title="No matching models" />
+          ) : (
+            <Table models={shown} named={shownNamed} chosen={id} />
+          )}
           <Cut more={more}>Search finds only these.</Cut>
         </Panel>
-        {chosen ? (
-          <Detail key={chosen.artifact.id} model={chosen} all={items} />
-        ) : (
-          id && (
-            <Panel>
-              <Empty title="Model not found">It was deleted, or the URL is wrong.</Empty>
-            </Panel>
-          )
+        {chosen && <Detail key={chosen.artifact.id} model={chosen} all={items} />}
+        {chosenNamed && <NamedDetail base={chosenNamed} />}
+        {!chosen && !chosenNamed && id && (
+          <Panel>
+            <Empty title="Model not found">It was deleted, or the URL is wrong.</Empty>
+          </Panel>
         )}
       </div>
     </>
@@ -117,7 +121,7 @@ function FormButton({ label, count, form, chosen }: { label: string; count: numb
   );
 }
 
-function Table({ models, chosen }: { models: readonly Model[]; chosen?: string }) {
+function Table({ models, named, chosen }: { models: readonly Model[]; named: readonly NamedBase[]; chosen?: string }) {
   return (
     <table className="models">
       <thead>
@@ -135,6 +139,20 @@ function Table({ models, chosen }: { models: readonly Model[]; chosen?: string }
         {models.map((each) => (
           <Row key={each.artifact.id} model={each} chosen={each.artifact.id === chosen} />
         ))}
+        {named.map(({ identifier, models: made }) => (
+          <tr key={identifier} className={identifier === chosen ? "chosen" : undefined}>
+            <td className="name">
+              <NameLink id={identifier} name={shortName(identifier)} chosen={identifier === chosen} />
+            </td>
+            <td>
+              <span className="tag">{FORM_NAMES.base}</span>
+            </td>
+            <td colSpan={5} className="muted">
+              {identifier.startsWith("builtin:") ? "built in" : "Hugging Face Hub"}
+              {made.length > 0 && `, base of ${made.length === 1 ? "1 model" : `${number(made.length)} models`}`}
+            </td>
+          </tr>
+        ))}
       </tbody>
     </table>
   );
@@ -147,15 +165,7 @@ function Row({ model, chosen }: { model: Model; chosen: boolean }) {
   return (
     <tr className={chosen ? "chosen" : undefined}>
       <td className="name">
-        <Link
-          from="/models"
-          to="/models"
-          search={(old) => ({ ...old, id: artifact.id })}
-          className="strong"
-          aria-current={chosen ? "true" : undefined}
-        >
-          {name}
-        </Link>
+        <NameLink id={artifact.id} name={name} chosen={chosen} />
         {form === "checkpoint" && <span className="muted small"> {artifact.name.replace("-", " ")}</span>}
       </td>
       <td>
@@ -178,5 +188,19 @@ function Row({ model, chosen }: { model: Model; chosen: boolean }) {
         <Time at={artifact.created_at} relative />
       </td>
     </tr>
+  );
+}
+
+function NameLink({ id, name, chosen }: { id: string; name: string; chosen: boolean }) {
+  return (
+    <Link
+      from="/models"
+      to="/models"
+      search={(old) => ({ ...old, id })}
+      className="strong"
+      aria-current={chosen ? "true" : undefined}
+    >
+      {name}
+    </Link>
   );
 }

@@ -320,17 +320,24 @@ function useTaskOfAddress(onTask: (draft: Draft) => void) {
   });
 }
 
-/** `?model=ID`: the uploaded or trained model that the wizard was opened for. */
+/** `?model=`: the model that the wizard was opened for: the id of an artifact, or the name of a base model. */
 function useModelOfAddress(onModel: (model: ModelChoice) => void) {
   const { model: id } = useSearch({ from: "/train" });
   const navigate = useNavigate();
-  const digest = useQuery({ ...artifactQuery(id ?? ""), enabled: id !== undefined }).data?.digest;
-  const model = useQuery(modelsQuery).data?.find((each) => each.digest === digest);
+  const stored = id?.startsWith("art-");
+  const digest = useQuery({ ...artifactQuery(id ?? ""), enabled: stored }).data?.digest;
+  const models = useQuery(modelsQuery).data;
   const done = useRef("");
   useEffect(() => {
-    if (!id || done.current === id || !model) return;
+    if (!id || done.current === id) return;
+    const model = models?.find((each) => each.digest === digest);
+    if (stored && !model) return;
     done.current = id;
-    onModel({ identifier: `./${model.name}`, digest: model.digest });
+    onModel(
+      model
+        ? { identifier: `./${model.name}`, digest: model.digest }
+        : { identifier: id, weights: id === BUILTIN.identifier ? BUILTIN.weights : undefined },
+    );
     void navigate({ to: "/train", search: {}, replace: true });
   });
 }

@@ -65,8 +65,8 @@ def _loaded_tasks(spec: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _pair(block: Mapping[str, Any], before: str, after: str) -> tuple[float, float] | None:
-    values = block.get(before), block.get(after)
-    return (values[0], values[1]) if all(isinstance(value, int | float) for value in values) else None
+    first, last = block.get(before), block.get(after)
+    return (first, last) if isinstance(first, int | float) and isinstance(last, int | float) else None
 
 
 def _block(value: Any, key: str | None = None) -> dict[str, Any]:

@@ -257,20 +257,17 @@ async def list_(
     *,
     limit: int = 50,
     cursor: str | None = None,
-    task_id: str | None = None,
-    kind: str | None = None,
-    name: str | None = None,
-    owner: str | None = None,
     origin: bool = False,
+    **filters: str | None,
 ) -> Page[ArtifactView]:
-    """Return artifacts, newest first; each filter takes several values separated by commas.
+    """Return artifacts, newest first.
 
     Args:
         origin: Whether each comes with its task, and what that read.
+        filters: `task_id`, `kind`, `name`, `owner`; each takes several values separated by commas.
     """
     may_read(actor)
     limit, last = bounded(limit), before(cursor)
-    filters = {"task_id": task_id, "kind": kind, "name": name, "owner": owner}
 
     def operation(connection: Connection) -> Page[ArtifactView]:
         rows = artifacts.page(connection, project=actor.project, limit=limit + 1, before=last, filters=filters)

@@ -4,10 +4,25 @@ import { Link } from "@tanstack/react-router";
 import type { ReactNode } from "react";
 import { artifactQuery } from "../../api/queries";
 import { bytes, number } from "../../lib/format";
-import { dataDigest, FORM_NAMES, type Model, madeFrom, madeOf, SOURCE, shortName } from "../../lib/models";
+import {
+  dataDigest,
+  FORM_NAMES,
+  loadingOfName,
+  type Model,
+  madeFrom,
+  madeOf,
+  type NamedBase,
+  SOURCE,
+  shortName,
+} from "../../lib/models";
 import { changeOf } from "../../lib/result";
 import { Id, Panel, TaskLink, Time } from "../../parts/bits";
+import { useSession } from "../../parts/session";
+import { useStart } from "../playground/start";
 import { DeleteModel, ModelActions } from "./Actions";
+
+/** More children than this are found by a search in the list. */
+const MOST_LINKS = 12;
 
 export function Detail({ model, all }: { model: Model; all: readonly Model[] }) {
   const { artifact, form, name } = model;
@@ -41,6 +56,57 @@ export function Detail({ model, all }: { model: Model; all: readonly Model[] }) 
           </dd>
         </dl>
         <Files id={artifact.id} />
+      </div>
+    </Panel>
+  );
+}
+
+/** A base model that workers have or fetch by its name. */
+export function NamedDetail({ base }: { base: NamedBase }) {
+  const { identifier, models } = base;
+  const { mayChange } = useSession();
+  const start = useStart();
+  return (
+    <Panel
+      title={
+        <>
+          {shortName(identifier)} <span className="tag">{FORM_NAMES.base}</span>
+        </>
+      }
+    >
+      <div className="stack">
+        {mayChange && (
+          <div className="row tight">
+            <button
+              type="button"
+              className="primary"
+              disabled={start.isPending}
+              onClick={() => start.mutate({ loading: loadingOfName(identifier) })}
+            >
+              Chat
+            </button>
+            <Link to="/train" search={{ model: identifier }} className="button">
+              Fine-tune
+            </Link>
+          </div>
+        )}
+        <p className="muted">{identifier}</p>
+        {models.length > 0 && (
+          <ol className="lineage" aria-label="Lineage">
+            <li>
+              <Box title={FORM_NAMES.base} chosen>
+                <strong>{shortName(identifier)}</strong>
+              </Box>
+            </li>
+            <li>
+              {models.slice(0, MOST_LINKS).map((each) => (
+                <Box key={each.artifact.id} title={FORM_NAMES[each.form]}>
+                  <ModelLink model={each} />
+                </Box>
+              ))}
+            </li>
+          </ol>
+        )}
       </div>
     </Panel>
   );
@@ -104,7 +170,17 @@ function Lineage({ model, all }: { model: Model; all: readonly Model[] }) {
               </Box>
             ))}
           {base && (
-            <Box title="Base">{uploadedBase ? <ModelLink model={uploadedBase} /> : <span>{shortName(base)}</span>}</Box>
+            <Box title="Base">
+              {uploadedBase ? (
+                <ModelLink model={uploadedBase} />
+              ) : base.startsWith("./") ? (
+                shortName(base)
+              ) : (
+                <Link to="/models" search={(old) => ({ ...old, id: base })} from="/models" className="strong">
+                  {shortName(base)}
+                </Link>
+              )}
+            </Box>
           )}
         </li>
       )}
@@ -123,7 +199,7 @@ function Lineage({ model, all }: { model: Model; all: readonly Model[] }) {
       </li>
       {children.length > 0 && (
         <li>
-          {children.map((each) => (
+          {children.slice(0, MOST_LINKS).map((each) => (
             <Box key={each.artifact.id} title={FORM_NAMES[each.form]}>
               <ModelLink model={each} />
             </Box>

@@ -59,6 +59,7 @@ export const Answered = memo(function Answered({
         {going && <span className="caret" aria-hidden="true" />}
       </div>
       {going && !said.text && <Waiting reason={said.waiting} />}
+      {said.finish && !said.text.trim() && <span className="muted small">Empty answer</span>}
       {said.error && (
         <div className="fault small" role="alert">
           {said.error}

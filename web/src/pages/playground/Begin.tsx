@@ -19,11 +19,12 @@ import {
 import { changeOf } from "../../lib/result";
 import { Panel, Status, Time } from "../../parts/bits";
 import { useNow } from "../../parts/clock";
+import { forget } from "../../parts/kept";
 import { useSession } from "../../parts/session";
 import { Answer, Empty } from "../../parts/states";
 import { Ratings, useRatings } from "./Ratings";
 import { useStart } from "./start";
-import { conversations } from "./talk";
+import { conversationKey, conversations } from "./talk";
 
 type Template = "" | "true" | "false";
 type OnChat = (loading: ModelLoading) => void;
@@ -273,7 +274,7 @@ function Active() {
 function Earlier() {
   const { info } = useSession();
   const active = new Set(useQuery(chatsQuery).data?.map((each) => each.id));
-  const [found] = useState(() => conversations(info.owner));
+  const [found, setFound] = useState(() => conversations(info.owner));
   const now = useNow();
   const shown = found.filter(([id, { turns }]) => turns.length > 0 && !active.has(id));
   if (shown.length === 0) return null;
@@ -291,6 +292,18 @@ function Earlier() {
                 <span>{ago(new Date(at).toISOString(), now)}</span>
               </span>
             </span>
+            <button
+              type="button"
+              className="quiet"
+              aria-label="Delete conversation"
+              title="Delete conversation"
+              onClick={() => {
+                forget(info.owner, conversationKey(id));
+                setFound(conversations(info.owner));
+              }}
+            >
+              ×
+            </button>
           </li>
         ))}
       </ul>
