@@ -125,18 +125,29 @@ def test_keys_move_through_rows_and_are_listed(entered: Page, trained: str, axe:
     entered.wait_for_url("**/ui/tasks/task-*")
 
 
-def test_a_page_opened_without_a_server_appears_once_it_is_back(entered: Page, fleet: LocalFleet) -> None:
+def kill_server(fleet: LocalFleet) -> None:
     pid = fleet.pid("server")
     assert pid is not None
-    entered.evaluate("window.before = true")
     os.kill(pid, signal.SIGKILL)
-    entered.get_by_role("link", name="Settings").click()
-    expect(entered.get_by_role("alert").filter(has_text="Connection to the server lost")).to_be_visible()
+
+
+def test_the_page_says_that_the_connection_is_lost_and_that_it_is_back(entered: Page, fleet: LocalFleet) -> None:
+    kill_server(fleet)
+    expect(entered.get_by_role("alert")).to_contain_text("Connection to the server lost")
     expect(entered.get_by_role("button", name="Reconnect now")).to_be_visible()
-    expect(entered.get_by_role("heading", name="Settings")).to_be_visible(timeout=SOON_MS)
-    expect(entered.get_by_text("Connected again")).to_be_visible(timeout=SOON_MS)
-    expect(entered.get_by_text("Connected again")).to_have_count(0)
-    assert entered.evaluate("window.before") is True
+    back = entered.get_by_text("Connected again")
+    expect(back).to_be_visible(timeout=SOON_MS)
+    expect(back).to_have_count(0)
+
+
+def test_a_page_opened_without_a_server_appears_once_it_is_back(entered: Page, fleet: LocalFleet) -> None:
+    kill_server(fleet)
+    expect(entered.get_by_role("alert")).to_contain_text("Connection to the server lost")
+    entered.get_by_role("link", name="Settings").click()
+    failed = entered.get_by_text("Loading failed")
+    expect(entered.get_by_role("heading", name="Settings").or_(failed)).to_be_visible(timeout=SOON_MS)
+    expect(failed).to_have_count(0)
+    expect(entered.get_by_role("alert")).to_have_count(0)
 
 
 def test_the_documentation_is_a_part_of_the_page(entered: Page, axe: str) -> None:
