@@ -49,7 +49,7 @@ function Outcome({ task }: { task: TaskView }) {
       ) : (
         <span className="muted">completed</span>
       )}
-      <span className="muted"> · {duration(ranSeconds(task, 0))}</span>
+      <span className="muted hide-phone"> · {duration(ranSeconds(task, 0))}</span>
     </span>
   );
 }
