@@ -5,6 +5,7 @@ import type { Plugin } from "vite";
 
 /** Links of other files lead out of the documentation; they are not part of an installation. */
 const PAGE = /^(?!\.\.)(.+)\.md(#.*)?$/;
+const KEY = /^<\/?kbd>$/;
 const BASE = "/ui/docs/";
 
 export function documents(root: string): Plugin {
@@ -24,7 +25,7 @@ function htmlOf(text: string, folder: string): { title: string; html: string } {
   const marked = new Marked({ gfm: true });
   marked.use({
     renderer: {
-      html: () => "",
+      html: ({ text: tag }) => (KEY.test(tag) ? tag : ""),
       image: () => "",
       heading({ tokens, depth }) {
         const name = anchorOf(tokens.map((each) => each.raw).join(""), used);

@@ -64,4 +64,6 @@ PAGES = (
     Looked("/ui/federations/none", "/federations/none"),
     Looked("/ui/campaigns/none", "/campaigns/none"),
     Looked("/ui/settings"),
+    Looked("/ui/docs/"),
+    Looked("/ui/docs/how-to/join-a-worker"),
 )

@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 
 from tests.integration.api.support import until
 
-RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]}
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]}
 WIDTH = "Math.max(document.documentElement.scrollWidth, document.getElementById('main').scrollWidth)"
 PHONE = {"width": 390, "height": 780}
 

@@ -20,12 +20,13 @@ NO_REGISTRY = {"registry": "http://127.0.0.1:9", "fetch_retries": "0"}
 def test_the_page_is_built_where_no_node_is_on_the_path(
     repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, web_packages: Path
 ) -> None:
-    for name in ("web", "examples"):
+    for name in ("web", "examples", "docs"):
         shutil.copytree(repository / name, tmp_path / name, ignore=shutil.ignore_patterns("node_modules", "dist"))
     link_packages(web_packages, tmp_path / "web/node_modules")
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     built = tmp_path / "page"
     hatch_build.build(tmp_path / "web", built)
+    assert list((built / "assets").glob("pause-and-resume-*.js")), "the documentation is a part of it"
     scripts = re.findall(r'src="/ui/(assets/[^"]+\.js)"', (built / "index.html").read_text(encoding="utf-8"))
     assert scripts
     for name in scripts:

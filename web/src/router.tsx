@@ -231,7 +231,7 @@ export const router = createRouter({
   routeTree,
   basepath: "/ui",
   defaultPreload: "intent",
-  defaultErrorComponent: ({ error, reset }) => <Failed error={error} retry={reset} />,
+  defaultErrorComponent: ({ error }) => <Failed error={error} retry={() => location.reload()} />,
   defaultPendingComponent: () => <Loading />,
 });
 

@@ -129,7 +129,7 @@ function Gauge({
   children: ReactNode;
 }) {
   const share = fill.used === undefined ? 0 : percent(fill.used, fill.total);
-  const words = fill.used === undefined ? `? / ${bytes(fill.total)}` : `${short(fill.used)} / ${bytes(fill.total)}`;
+  const words = fill.used === undefined ? bytes(fill.total) : `${short(fill.used)} / ${bytes(fill.total)}`;
   return (
     <div className="gauge" title={title}>
       <span className="muted">{name}</span>

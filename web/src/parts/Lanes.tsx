@@ -1,10 +1,11 @@
 /** A timeline: lanes over one time axis. `lib/span` positions their items. */
 import type { ReactNode } from "react";
 import { placeOf, type Span, ticksOf, tickText } from "../lib/span";
+import { useIsPhone } from "./phone";
 
-const TICKS = 6;
-/** No tick where the label of the end is, in percent. */
-const TICKS_END = 86;
+/** How many ticks fit, and the last place in percent where a label does; before `now`, there is less room. */
+const WIDE = { ticks: 6, last: 95, lastBeforeNow: 90 };
+const NARROW = { ticks: 3, last: 80, lastBeforeNow: 65 };
 
 /** `live`: the axis ends now. */
 export function Lanes({
@@ -18,14 +19,15 @@ export function Lanes({
   live?: boolean;
   children: ReactNode;
 }) {
-  const last = live ? TICKS_END : 100;
+  const room = useIsPhone() ? NARROW : WIDE;
+  const last = live ? room.lastBeforeNow : room.last;
   return (
     <div className="lanes" role="group" aria-label={label}>
       {children}
       <div className="lane axis" aria-hidden="true">
         <span />
         <div className="track">
-          {ticksOf(span, TICKS)
+          {ticksOf(span, room.ticks)
             .filter((tick) => placeOf(span, tick) <= last)
             .map((tick) => (
               <span key={tick} style={{ left: `${placeOf(span, tick)}%` }}>

@@ -2,6 +2,7 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { api, ask } from "../../api/client";
+import { taskQuery } from "../../api/queries";
 import { resultQuery } from "../../api/queries_data";
 import type { TaskView } from "../../api/schema";
 import { duration, number, ranSeconds } from "../../lib/format";
@@ -48,7 +49,7 @@ function Outcome({ task }: { task: TaskView }) {
       ) : (
         <span className="muted">completed</span>
       )}
-      <span className="muted"> · {duration(ranSeconds(task, 0))}</span>
+      <span className="muted hide-phone"> · {duration(ranSeconds(task, 0))}</span>
     </span>
   );
 }
@@ -66,7 +67,8 @@ export function Paused({ tasks }: { tasks: readonly TaskView[] }) {
 function PausedRun({ task }: { task: TaskView }) {
   const mine = useMaySteer(task);
   const again = useAgain(task);
-  const { step, max_steps } = task.progress ?? {};
+  // A list has the progress of running tasks only.
+  const { step, max_steps } = useQuery(taskQuery(task.id)).data?.progress ?? {};
   return (
     <li>
       <div className="row between tight">
