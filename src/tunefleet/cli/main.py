@@ -72,6 +72,7 @@ class Root(LazyGroup):
         ),
         Entry("retry", "tasks.retry:retry", "Retry an ended task, or the incomplete part of a workflow.", WORK),
         Entry("clone", "tasks.task_commands:clone", "Submit a copy of a task with changed fields.", WORK),
+        Entry("edit", "tasks.task_commands:edit", "Rename a task, or change its tags and notes.", WORK),
         Entry("rm", "tasks.task_commands:rm", "Remove ended tasks with their metrics, logs and artifacts.", WORK),
         Entry("workers", "workers.worker_commands:app", "List and manage workers.", FLEET),
         Entry(
