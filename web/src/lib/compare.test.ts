@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { TaskView } from "../api/schema";
-import { colorOf, fieldName, fieldsOf, fieldText, measuredOf, parallelAxis } from "./compare";
+import { colorOf, fieldName, fieldsOf, fieldText, measuredOf, parallelAxis, ranks } from "./compare";
 
 const run = (config: object, latest: object = {}, best: object = {}) =>
   ({ config, glance: { latest, best, loss: [] } }) as unknown as TaskView;
@@ -30,11 +30,11 @@ test("two places with the same name are told apart", () => {
 
 test("the best run of each metric is found by its direction", () => {
   const measured = measuredOf([
-    run({}, { eval_loss: 2, accuracy: 0.5, grad_norm: 1, epoch: 1 }, { eval_loss: 1, accuracy: 0.9 }),
-    run({}, { eval_loss: 1.5, accuracy: 0.8, grad_norm: 2 }, { eval_loss: 1.5, accuracy: 0.8 }),
+    run({}, { eval_loss: 2, accuracy: 0.5, kl: 1, epoch: 1 }, { eval_loss: 1, accuracy: 0.9 }),
+    run({}, { eval_loss: 1.5, accuracy: 0.8, kl: 2 }, { eval_loss: 1.5, accuracy: 0.8 }),
     run({}, {}),
   ]);
-  expect(measured.map(({ name }) => name)).toEqual(["eval_loss", "accuracy", "grad_norm"]);
+  expect(measured.map(({ name }) => name)).toEqual(["eval_loss", "accuracy", "kl"]);
   expect(measured.map(({ best }) => [...best])).toEqual([[0], [0], []]);
   expect(measured[0]?.values).toEqual([1, 1.5, undefined]);
 });
@@ -50,6 +50,12 @@ test("an axis is logarithmic for values of several orders of magnitude, and list
   ]);
   expect(parallelAxis("same", "Same", [3, 3], String)).toBeNull();
   expect(parallelAxis("mixed", "Mixed", ["a", undefined], String)?.ticks).toHaveLength(2);
+});
+
+test("runs are ranked by the metric, whatever its spread", () => {
+  const axis = parallelAxis("loss", "Loss", [9, 1, 1.1, undefined], String);
+  expect(axis && ranks(axis, true)).toEqual([0, 1, 0.5, null]);
+  expect(axis && ranks(axis, false)).toEqual([1, 0, 0.5, null]);
 });
 
 test("every run has a colour", () => {

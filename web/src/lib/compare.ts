@@ -6,8 +6,8 @@ import { plain } from "./words";
 
 /** Their ids are part of the URL. */
 export const MOST_COMPARED = 100;
-/** More curves are hard to tell apart, and each one is a request. */
-export const MOST_CURVES = 10;
+/** As many as there are colours that are easy to tell apart, and as many runs as the live stream follows. */
+export const MOST_CURVES = 8;
 
 const NAMES: Record<string, string> = {
   taskType: "Kind",
@@ -86,7 +86,8 @@ export interface Measured {
 
 const FIRST = ["eval_loss", "loss"];
 /** Logged by trainers, and nothing that runs are compared by. */
-const TRIVIAL = /^(epoch|step|total_flos|learning_rate|.*(runtime|per_second|_tokens|tokens_seen|memory).*)$/;
+const TRIVIAL =
+  /^(epoch|step|total_flos|learning_rate|grad_norm|entropy|.*(runtime|per_second|_tokens|tokens_seen|memory).*)$/;
 
 /** Metrics of the runs: losses first, then those with a direction, then the others. */
 export function measuredOf(runs: readonly TaskView[]): Measured[] {
@@ -166,6 +167,12 @@ function numericAxis(
     texts: values.map((value) => (value === undefined || value === null ? "–" : textOf(value))),
     ticks: marked.map((value) => ({ at: scaled(value), text: textOf(value) })),
   };
+}
+
+/** The share of runs that each run is at least as good as, by a metric axis; null without a value. */
+export function ranks(axis: ParallelAxis, lower: boolean): (number | null)[] {
+  const known = axis.positions.filter((each) => each !== null).sort((a, b) => (lower ? b - a : a - b));
+  return axis.positions.map((each) => (each === null ? null : known.indexOf(each) / Math.max(1, known.length - 1)));
 }
 
 /** The colours of many runs: those of the charts first, then hues that are spread evenly. */

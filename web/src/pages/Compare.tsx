@@ -7,7 +7,7 @@ import { comparedQuery, metricsQuery, taskQuery } from "../api/queries";
 import type { TaskView } from "../api/schema";
 import { colorOf, fieldsOf, MOST_COMPARED, MOST_CURVES, measuredOf } from "../lib/compare";
 import { type Axis, column, type Point, smoothed } from "../lib/series";
-import { metricName } from "../lib/words";
+import { isFinal, metricName } from "../lib/words";
 import { Chart, COLORS, type Line } from "../parts/Chart";
 import { ChartBar, useChartView } from "../parts/ChartBar";
 import { useCanonical } from "../parts/canonical";
@@ -137,7 +137,10 @@ function Curves({
   change: (to: Partial<CompareSearch>) => void;
 }) {
   const [view, setView] = useChartView(search, change);
-  const ids = runs.map((run) => run.task.id).join(",");
+  const ids = runs
+    .filter((run) => !isFinal(run.task.status))
+    .map((run) => run.task.id)
+    .join(",");
   useEffect(() => followPoints(ids ? ids.split(",") : []), [ids]);
   const metrics = useQueries({ queries: runs.map((run) => metricsQuery(run.task.id)) });
   const points = metrics.map((each) => each.data?.points ?? []);

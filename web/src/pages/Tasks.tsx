@@ -10,6 +10,7 @@ import { grouped, order, type Row } from "../lib/tasklist";
 import { STATUSES } from "../lib/words";
 import { useAddressed } from "../parts/addressed";
 import { EditRun } from "../parts/EditRun";
+import { Popover } from "../parts/Popover";
 import { useIsPhone } from "../parts/phone";
 import { Failed, Loading } from "../parts/states";
 import { isTexts, useStored } from "../parts/stored";
@@ -68,8 +69,36 @@ export function Tasks() {
     />
   );
 
+  const filters = [kind, owner, worker, model, method, tag].filter(Boolean).length;
+  const selects = (
+    <>
+      {picked("model", shortName)}
+      {picked("method", methodName)}
+      {picked("tag")}
+      {picked("kind")}
+      {picked("owner")}
+      <Picked
+        name="worker"
+        value={worker}
+        among={counts.data?.worker_id}
+        onChange={(next) => change({ worker: next })}
+      />
+      <label className="row tight">
+        <input
+          type="checkbox"
+          checked={search.group === true}
+          onChange={(event) =>
+            // Tasks of a workflow are adjacent only in submission order.
+            change({ group: event.target.checked || undefined, sort: undefined })
+          }
+        />
+        Group by workflow
+      </label>
+    </>
+  );
+
   return (
-    <div className="page runs">
+    <div className="page">
       <div className="row between">
         <h1>
           Runs <span className="muted num">{list.data ? number(total) : ""}</span>
@@ -96,28 +125,13 @@ export function Tasks() {
           value={typed}
           onChange={(event) => setTyped(event.target.value)}
         />
-        {picked("model", shortName)}
-        {picked("method", methodName)}
-        {picked("tag")}
-        {picked("kind")}
-        {picked("owner")}
-        <Picked
-          name="worker"
-          value={worker}
-          among={counts.data?.worker_id}
-          onChange={(next) => change({ worker: next })}
-        />
-        <label className="row tight">
-          <input
-            type="checkbox"
-            checked={search.group === true}
-            onChange={(event) =>
-              // Tasks of a workflow are adjacent only in submission order.
-              change({ group: event.target.checked || undefined, sort: undefined })
-            }
-          />
-          Group by workflow
-        </label>
+        {phone ? (
+          <Popover label={`Filters${filters ? ` · ${filters}` : ""}`}>
+            {() => <div className="stack">{selects}</div>}
+          </Popover>
+        ) : (
+          selects
+        )}
         <Statuses chosen={status} counts={counts.data} onChange={(next) => change({ status: next })} />
       </div>
       {choice.length > 0 && choice.length === tasks.length && list.hasNextPage && (
@@ -145,7 +159,7 @@ export function Tasks() {
             if (list.hasNextPage && !list.isFetching) void list.fetchNextPage();
           }}
           busy={list.isPlaceholderData}
-          filtered={[q, status, kind, owner, worker, model, method, tag].some(Boolean)}
+          filtered={filters > 0 || Boolean(q || status)}
           onEdit={setEdited}
           {...{ search, change, chosen, setChosen }}
         />

@@ -68,10 +68,10 @@ class MetricSummary:
             if isinstance(value, str):
                 self.latest[name] = value[:_MAX_CHARACTERS]
             elif isinstance(value, int | float) and math.isfinite(value):
-                self.latest[name] = float(value)
-                self._compare(name, float(value))
+                self.latest[name] = latest = _short(value, 7)
+                self._compare(name, latest)
                 if name == "loss":
-                    self._draw(step, float(value))
+                    self._draw(step, _short(value, 4))
 
     def _compare(self, name: str, value: float) -> None:
         lower = lower_is_better(name)
@@ -86,6 +86,11 @@ class MetricSummary:
         self.logged += 1
         if len(self.loss) > CURVE_POINTS:
             self.loss, self.stride = self.loss[::2], self.stride * 2
+
+
+def _short(value: float, digits: int) -> float:
+    # Lists are sorted by numbers in these texts: shorter ones are parsed twice as fast.
+    return float(f"{value:.{digits}g}")
 
 
 def glance_of(text: str) -> TaskGlance:

@@ -19,7 +19,7 @@ from tunefleet.placement import (
     Requirement,
     only,
 )
-from tunefleet.spec import TASK_KINDS, BaseTaskSpec, TaskNode, TrainingTaskSpec, load_task_spec
+from tunefleet.spec import TASK_KINDS, BaseTaskSpec, ModelTrainingSpec, TaskNode, load_task_spec
 
 # Spec blocks for queueing, retries and notifications, which all kinds share.
 _COMMON: Final = ("priority", "limits", "retry", "on_lost", "resources", "engine", "sloSeconds", "notify")
@@ -61,7 +61,7 @@ def described(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _method(kind: str, spec: Mapping[str, Any]) -> str | None:
-    if not issubclass(TASK_KINDS.get(kind, BaseTaskSpec), TrainingTaskSpec):
+    if not issubclass(TASK_KINDS.get(kind, BaseTaskSpec), ModelTrainingSpec):
         return None
     trainer = kind.removeprefix("lora_")
     if trainer == kind and spec.get("lora") is None:

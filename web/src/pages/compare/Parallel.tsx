@@ -1,6 +1,6 @@
 /** Parallel coordinates: one line for each run, from its hyperparameters to a metric. */
 import { type PointerEvent, useMemo, useRef, useState } from "react";
-import { type Field, type Measured, type ParallelAxis, parallelAxis } from "../../lib/compare";
+import { type Field, type Measured, type ParallelAxis, parallelAxis, ranks } from "../../lib/compare";
 import { number } from "../../lib/format";
 import { lowerIsBetter } from "../../lib/runcolumns";
 import { metricName } from "../../lib/words";
@@ -73,6 +73,8 @@ function Drawing({ runs, axes, lower }: { runs: readonly Run[]; axes: readonly P
   const [over, setOver] = useState<number | null>(null);
   const x = (axis: number) => SIDE + (axis * (width - 2 * SIDE)) / (axes.length - 1);
   const y = (position: number) => HEIGHT - BOTTOM - position * (HEIGHT - TOP - BOTTOM);
+  const goal = axes.at(-1);
+  const scores = useMemo(() => (goal ? ranks(goal, lower) : []), [goal, lower]);
   const kept = runs.map((_, at) =>
     axes.every(({ key, positions }) => {
       const range = ranges[key];
@@ -80,9 +82,9 @@ function Drawing({ runs, axes, lower }: { runs: readonly Run[]; axes: readonly P
       return !range || (position != null && position >= range[0] && position <= range[1]);
     }),
   );
-  const order = runs
-    .map((_, at) => at)
-    .sort((a, b) => Number(kept[a]) - Number(kept[b]) || Number(a === over) - Number(b === over));
+  // The best ones, and the one under the pointer, are drawn last.
+  const depth = (at: number) => (at === over ? 3 : kept[at] ? 1 : 0) + (scores[at] ?? 0);
+  const order = runs.map((_, at) => at).sort((a, b) => depth(a) - depth(b));
   const filtered = Object.keys(ranges).length > 0;
   const shown = over === null ? undefined : runs[over];
   return (
@@ -91,14 +93,13 @@ function Drawing({ runs, axes, lower }: { runs: readonly Run[]; axes: readonly P
         <svg width={width} height={HEIGHT} role="img" aria-label={summaryOf(runs, axes)}>
           {order.map((at) => {
             const path = pathOf(axes, at, x, y);
-            const score = axes.at(-1)?.positions[at];
             return (
               <g key={runs[at]?.task.id} onPointerEnter={() => setOver(at)} onPointerLeave={() => setOver(null)}>
                 <path d={path} className="wide" />
                 <path
                   d={path}
                   className={kept[at] ? (at === over ? "line over" : "line") : "line out"}
-                  style={{ stroke: score == null ? "var(--muted)" : shade(lower ? 1 - score : score) }}
+                  style={{ stroke: shade(scores[at] ?? 0) }}
                 />
               </g>
             );
@@ -133,9 +134,9 @@ function Drawing({ runs, axes, lower }: { runs: readonly Run[]; axes: readonly P
   );
 }
 
-/** From pale (worst) to the accent colour (best). */
+/** From pale (worst) to the accent colour (best): the best few stand out. */
 function shade(share: number): string {
-  return `color-mix(in oklab, var(--accent) ${Math.round(15 + share * 85)}%, var(--line-strong))`;
+  return `color-mix(in oklab, var(--accent) ${Math.round(share ** 2 * 100)}%, var(--line))`;
 }
 
 function pathOf(

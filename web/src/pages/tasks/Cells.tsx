@@ -1,6 +1,6 @@
 /** Cells of the runs table. */
 import type { TaskView } from "../../api/schema";
-import { duration, number, percent, ranSeconds } from "../../lib/format";
+import { ago, duration, number, percent, ranSeconds, utcTime } from "../../lib/format";
 import { methodName, metricOf, type RunColumn, shortName } from "../../lib/runcolumns";
 import { plain } from "../../lib/words";
 import { Bar, Sparkline, Status, Time } from "../../parts/bits";
@@ -55,7 +55,7 @@ function Content({ id, task }: { id: string; task: TaskView }) {
     case "ran":
       return task.status === "running" ? <Running task={task} /> : duration(ranSeconds(task, 0));
     case "created":
-      return <Time at={task.created_at} relative />;
+      return <Age at={task.created_at} />;
     case "finished":
       return <Time at={task.finished_at} />;
     case "tags":
@@ -76,13 +76,13 @@ function Curve({ task }: { task: TaskView }) {
 
 export function Tags({ tags }: { tags: readonly string[] }) {
   return (
-    <>
+    <span className="tags">
       {tags.map((tag) => (
         <span key={tag} className="tag">
           {tag}
         </span>
       ))}
-    </>
+    </span>
   );
 }
 
@@ -95,7 +95,7 @@ function State({ task }: { task: TaskView }) {
         <Status status="running" note={task.desired === "pause" ? "pausing" : progress.phase} />
         <Bar value={share} label={`Progress of ${task.name}`} />
         <span className="muted small num">
-          {progress.eta_s == null ? `${Math.floor(share)} %` : `${duration(progress.eta_s)} left`}
+          {progress.eta_s == null ? `${Math.floor(share)} %` : `${rough(progress.eta_s)} left`}
         </span>
       </span>
     );
@@ -112,6 +112,20 @@ function State({ task }: { task: TaskView }) {
       {why && <span className="muted small"> · {why}</span>}
     </>
   );
+}
+
+/** The column says what it is: no "ago". */
+function Age({ at }: { at: string }) {
+  return (
+    <time dateTime={at} title={utcTime(at)}>
+      {ago(at, useNow()).replace(" ago", "")}
+    </time>
+  );
+}
+
+/** Only the larger unit: `12 min`. */
+function rough(seconds: number): string {
+  return duration(seconds).split(" ").slice(0, 2).join(" ");
 }
 
 function Running({ task }: { task: TaskView }) {

@@ -220,16 +220,21 @@ function useKeys(
   const showing = useRef(show);
   showing.current = show;
   useEffect(() => {
+    // Keys may come faster than the rows that they move to are rendered.
+    let next: number | null = null;
     const focused = () => {
+      if (next !== null) return next;
       const row = document.activeElement?.closest<HTMLElement>(".grid [data-row]");
       return row ? Number(row.dataset.row) : -1;
     };
     const focus = (at: number) => {
+      next = at;
       showing.current(at);
-      // The row may be rendered only now.
-      requestAnimationFrame(() =>
-        scroll.current?.querySelector<HTMLElement>(`[data-row="${at}"] a`)?.focus({ preventScroll: true }),
-      );
+      requestAnimationFrame(() => {
+        if (next === null) return;
+        scroll.current?.querySelector<HTMLElement>(`[data-row="${next}"] a`)?.focus({ preventScroll: true });
+        next = null;
+      });
     };
     const press = (event: KeyboardEvent) => {
       if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
