@@ -18,7 +18,7 @@ test("fields have the names that people use, and differences are found", () => {
   ]);
   expect(fields[0]?.values).toEqual([16, undefined]);
   expect(fieldName("resources.gpu.count")).toBe("Resources gpu count");
-  expect([fieldText(undefined), fieldText(true), fieldText(["a", "b"])]).toEqual(["–", "yes", "a, b"]);
+  expect([undefined, true, ["a", "b"], 0.0002, 0.05].map(fieldText)).toEqual(["–", "yes", "a, b", "2e-4", "0.05"]);
 });
 
 test("two places with the same name are told apart", () => {

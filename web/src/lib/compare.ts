@@ -50,9 +50,16 @@ export function fieldName(path: string): string {
 export function fieldText(value: unknown): string {
   if (value === undefined || value === null) return "–";
   if (typeof value === "string") return value;
+  if (typeof value === "number") return exact(value);
   if (typeof value === "boolean") return value ? "yes" : "no";
   if (Array.isArray(value) && value.every((each) => typeof each !== "object")) return value.join(", ");
   return JSON.stringify(value);
+}
+
+/** A setting as people write it, with all its digits: `0.05`, `2e-4`. */
+function exact(value: number): string {
+  const size = Math.abs(value);
+  return value !== 0 && (size < 1e-3 || size >= 1e6) ? value.toExponential().replace("e+", "e") : String(value);
 }
 
 export interface Field {

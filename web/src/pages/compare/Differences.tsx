@@ -1,7 +1,6 @@
 /** Fields of the configurations that differ, or all of them. */
 import { useState } from "react";
 import { type Field, fieldText } from "../../lib/compare";
-import { number } from "../../lib/format";
 import { Panel } from "../../parts/bits";
 import type { Run } from "../Compare";
 
@@ -42,7 +41,7 @@ export function Differences({ runs, fields }: { runs: readonly Run[]; fields: re
                   </th>
                   {field.values.map((value, at) => (
                     <td key={runs[at]?.task.id} className="num-left">
-                      {value === undefined ? <span className="muted">–</span> : valueText(value)}
+                      {value === undefined ? <span className="muted">–</span> : fieldText(value)}
                     </td>
                   ))}
                 </tr>
@@ -53,8 +52,4 @@ export function Differences({ runs, fields }: { runs: readonly Run[]; fields: re
       )}
     </Panel>
   );
-}
-
-function valueText(value: unknown): string {
-  return typeof value === "number" ? number(value) : fieldText(value);
 }

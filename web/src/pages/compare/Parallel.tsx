@@ -1,6 +1,6 @@
 /** Parallel coordinates: one line for each run, from its hyperparameters to a metric. */
 import { type PointerEvent, useMemo, useRef, useState } from "react";
-import { type Field, type Measured, type ParallelAxis, parallelAxis, ranks } from "../../lib/compare";
+import { type Field, fieldText, type Measured, type ParallelAxis, parallelAxis, ranks } from "../../lib/compare";
 import { number } from "../../lib/format";
 import { lowerIsBetter } from "../../lib/runcolumns";
 import { metricName } from "../../lib/words";
@@ -16,6 +16,8 @@ const SIDE = 70;
 const MOST_AXES = 8;
 const NARROWEST_PX = 92;
 const LEAST_BRUSH = 0.02;
+/** A drag may begin this far beyond the end of an axis. */
+const REACH = 10;
 /** Fields that differ between any two runs and explain nothing. */
 const IRRELEVANT = /^(metadata|output|deliver|notify|resources|priority|limits|retry|name)\b/;
 
@@ -38,7 +40,7 @@ export function Parallel({
   const axes = useMemo(() => {
     const settings = fields
       .filter((field) => field.differs && !IRRELEVANT.test(field.path))
-      .flatMap((field) => parallelAxis(field.path, field.name, field.values, number) ?? [])
+      .flatMap((field) => parallelAxis(field.path, field.name, field.values, fieldText) ?? [])
       .slice(0, MOST_AXES - 1);
     const last = target && parallelAxis(target.name, metricName(target.name), target.values, number);
     return last && settings.length > 0 ? [...settings, last] : null;
@@ -182,7 +184,7 @@ function AxisOf({
   const from = useRef<number | null>(null);
   const positionOf = (event: PointerEvent<SVGRectElement>) => {
     const { top, height } = event.currentTarget.getBoundingClientRect();
-    return Math.min(1, Math.max(0, 1 - (event.clientY - top) / height));
+    return Math.min(1, Math.max(0, 1 - (event.clientY - top - REACH) / (height - 2 * REACH)));
   };
   const end = () => {
     from.current = null;
@@ -209,8 +211,8 @@ function AxisOf({
       <rect
         x={-12}
         width={24}
-        y={y(1)}
-        height={y(0) - y(1)}
+        y={y(1) - REACH}
+        height={y(0) - y(1) + 2 * REACH}
         className="handle"
         onPointerDown={(event) => {
           event.currentTarget.setPointerCapture(event.pointerId);

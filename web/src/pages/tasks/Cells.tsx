@@ -76,7 +76,7 @@ function Curve({ task }: { task: TaskView }) {
 
 export function Tags({ tags }: { tags: readonly string[] }) {
   return (
-    <span className="tags">
+    <span className="run-tags">
       {tags.map((tag) => (
         <span key={tag} className="tag">
           {tag}

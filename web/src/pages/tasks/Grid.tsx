@@ -227,14 +227,17 @@ function useKeys(
       const row = document.activeElement?.closest<HTMLElement>(".grid [data-row]");
       return row ? Number(row.dataset.row) : -1;
     };
+    const linkAt = (at: number) => scroll.current?.querySelector<HTMLElement>(`[data-row="${at}"] a`);
     const focus = (at: number) => {
-      next = at;
       showing.current(at);
-      requestAnimationFrame(() => {
-        if (next === null) return;
-        scroll.current?.querySelector<HTMLElement>(`[data-row="${next}"] a`)?.focus({ preventScroll: true });
-        next = null;
-      });
+      const link = linkAt(at);
+      next = link ? null : at;
+      link?.focus({ preventScroll: true });
+      if (!link)
+        requestAnimationFrame(() => {
+          if (next !== null) linkAt(next)?.focus({ preventScroll: true });
+          next = null;
+        });
     };
     const press = (event: KeyboardEvent) => {
       if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
