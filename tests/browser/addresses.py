@@ -39,7 +39,7 @@ PAGES = (
         {"/overview": _NOTHING, "/workers*": {"items": []}},
         ("Nothing is running", "Queue is empty", "No workers yet"),
     ),
-    Looked("/ui/tasks", "/tasks?*", {"/tasks?*": {"items": []}, "/tasks/counts*": _NO_COUNTS}, ("No matching runs",)),
+    Looked("/ui/tasks", "/tasks?*", {"/tasks?*": {"items": []}, "/tasks/counts*": _NO_COUNTS}, ("No runs yet",)),
     Looked(f"{_TASK}?tab=log", "/tasks/{task}", {"/tasks/*/log?*": _NO_LOG}, ("No log lines yet",)),
     Looked(
         f"{_TASK}?tab=files",

@@ -269,8 +269,8 @@ def compare_two(page: Page, client: Client, task_id: str) -> None:
     specs = [leaves(client.tasks.get(id_).spec) for id_ in re.split("%2C|,", page.url.partition("tasks=")[2])]
     differs = {name for name in specs[0] | specs[1] if specs[0].get(name) != specs[1].get(name)}
     assert set(CHANGED) <= differs
-    rows = page.locator("tbody tr")
-    shown = {row.locator("th").inner_text(): row.locator("td").all_inner_texts() for row in rows.all()}
+    rows = page.get_by_role("region", name="Configuration").locator("tbody tr")
+    shown = {row.locator("th").get_attribute("title"): row.locator("td").all_inner_texts() for row in rows.all()}
     for name in differs:
         assert [float(text) for text in shown[name]] == [spec[name] for spec in specs]
     assert not {name for name in specs[0] if name in shown} - differs

@@ -5,6 +5,7 @@ import { useEffect } from "react";
 import { infoQuery } from "./api/queries";
 import { type ChartSearch, chartSearch } from "./lib/chartview";
 import { FORMS, type Form } from "./lib/models";
+import { isSort } from "./lib/runcolumns";
 import { STATUSES } from "./lib/words";
 import { Login } from "./pages/Login";
 import { Overview } from "./pages/Overview";
@@ -46,18 +47,28 @@ const whole = (value: unknown, least: number): number | undefined =>
 const oneOf = <T extends string>(value: unknown, allowed: readonly T[]): T | undefined =>
   allowed.find((each) => each === value);
 
-export const SORTS = ["name", "kind", "status", "owner", "worker", "created", "ran"] as const;
-export type Sort = (typeof SORTS)[number];
-
 export interface TasksSearch {
   q?: string;
   status?: string;
   kind?: string;
   owner?: string;
   worker?: string;
-  sort?: Sort;
+  model?: string;
+  method?: string;
+  tag?: string;
+  /** A column of the table. */
+  sort?: string;
   up?: boolean;
   group?: boolean;
+}
+
+export interface CompareSearch extends ChartSearch {
+  /** Ids of the runs. */
+  tasks?: string;
+  /** Ids of the runs whose curves are shown; by default the first ones. */
+  curves?: string;
+  /** The metric that hyperparameters are plotted against. */
+  goal?: string;
 }
 
 export const TABS = ["charts", "log", "files", "predictions", "spec", "history"] as const;
@@ -77,7 +88,10 @@ const tasksRoute = createRoute({
     kind: text(given.kind),
     owner: text(given.owner),
     worker: text(given.worker),
-    sort: oneOf(given.sort, SORTS),
+    model: text(given.model),
+    method: text(given.method),
+    tag: text(given.tag),
+    sort: typeof given.sort === "string" && isSort(given.sort) ? given.sort : undefined,
     up: given.up === true || undefined,
     group: given.group === true || undefined,
   }),
@@ -118,8 +132,10 @@ const trainRoute = createRoute({
 const compareRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/compare",
-  validateSearch: (given: Record<string, unknown>): { tasks?: string } & ChartSearch => ({
+  validateSearch: (given: Record<string, unknown>): CompareSearch => ({
     tasks: text(given.tasks),
+    curves: text(given.curves),
+    goal: text(given.goal),
     ...chartSearch(given),
   }),
   component: lazyPage(() => import("./pages/Compare"), "Compare"),

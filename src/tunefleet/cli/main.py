@@ -74,6 +74,7 @@ class Root(LazyGroup):
         ),
         Entry("retry", "tasks.task_commands:retry", "Retry an ended run, or the incomplete part of a workflow.", WORK),
         Entry("clone", "tasks.task_commands:clone", "Submit a copy of a run with changed fields.", WORK),
+        Entry("edit", "tasks.task_commands:edit", "Rename a run, or change its tags and notes.", WORK),
         Entry("rm", "tasks.task_commands:rm", "Remove ended runs with their metrics, logs and artifacts.", WORK),
         Entry("workers", "workers.worker_commands:app", "List and manage workers.", FLEET),
         Entry(

@@ -288,17 +288,19 @@ def iterate_workflows(
     )
 
 
-def iterate_tasks(
+def iterate_tasks(  # noqa: PLR0913 - the filters of one list
     *,
     status: str | None = None,
     kind: str | None = None,
     owner: str | None = None,
     workflow_id: str | None = None,
     worker_id: str | None = None,
+    tag: str | None = None,
+    sort: str | None = None,
     glance: bool = False,
     page_size: int = 200,
 ) -> Stream[TaskView]:
-    """Emit all tasks, newest first, page by page; with `glance`, running ones come with their latest metrics."""
+    """Emit all tasks, newest first, page by page; `list` describes the arguments."""
     return all_pages(
         lambda cursor: workflow_routes.list_tasks(
             status=status,
@@ -306,6 +308,8 @@ def iterate_tasks(
             owner=owner,
             workflow_id=workflow_id,
             worker_id=worker_id,
+            tag=tag,
+            sort=sort,
             glance=glance,
             limit=page_size,
             cursor=cursor,

@@ -63,6 +63,8 @@ class TaskVerbs:
     checkpoints = ApiMethod(workflow_routes.checkpoints)
     retry = ApiMethod(workflow_routes.retry_task)
     clone = ApiMethod(flows.clone)
+    edit = ApiMethod(workflow_routes.edit_task)
+    tag = ApiMethod(workflow_routes.tag_tasks)
     remove = ApiMethod(workflow_routes.remove_task)
     metrics = ApiMethod(workflow_routes.metrics)
     follow_metrics = Iteration(flows.follow_metrics)

@@ -84,6 +84,10 @@ class TaskRow(NamedTuple):
     version: int
     stalled_since: float | None = None
     merge_key: str | None = None
+    title: str | None = None
+    model: str | None = None
+    dataset: str | None = None
+    method: str | None = None
 
 
 class DocumentRow(NamedTuple):
@@ -95,6 +99,7 @@ class DocumentRow(NamedTuple):
     result: str | None
     detail: str | None
     resolved: str | None = None
+    notes: str | None = None
 
     @property
     def as_run(self) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from tunefleet.schemas.base import Body, Message, Name, PathName, ProcessBody
 from tunefleet.schemas.direct import DirectOffer
@@ -16,6 +16,12 @@ T = TypeVar("T")
 Role = Literal["admin", "member", "viewer", "worker"]
 # Prefix of the error code (`TunefleetError.code`) in a problem's `type`.
 PROBLEM_PREFIX = "urn:tunefleet:error:"
+
+
+def _without_comma(value: str) -> str:
+    if "," in value:
+        raise ValueError("must not contain a comma: filters separate tags with commas")
+    return value
 
 
 class Page(Message, Generic[T]):
@@ -106,7 +112,17 @@ class TaskView(Message):
     id: str
     workflow_id: str
     name: str
+    """Its name in the workflow file, or the one that a user has given it since."""
+    original_name: str | None = None
+    """Its name in the workflow file, if it was renamed."""
     kind: str
+    model: str | None = None
+    """Base model, as in the spec."""
+    dataset: str | None = None
+    method: str | None = None
+    """What a training task trains, and how: `full_sft`, `lora_dpo`, `qlora_sft` …"""
+    tags: tuple[str, ...] = ()
+    notes: str | None = None
     status: str
     reason: str | None = None
     error: str | None = None
@@ -138,7 +154,31 @@ class TaskView(Message):
     """The task whose run also computes this one (coalesced)."""
     workflow_name: str | None = None
     glance: TaskGlance | None = None
-    """Summary of a running task, if requested."""
+    """Summary of its metrics, if requested and there are any."""
+    config: dict[str, Any] | None = None
+    """Its spec as run, if requested."""
+
+
+Tag = Annotated[Name, Field(max_length=40), AfterValidator(_without_comma)]
+
+
+class TaskEdit(Body):
+    """Change how a task is presented; fields that are left out stay.
+
+    Args:
+        name: New name; null restores the one in the workflow file.
+        tags: The new tags.
+        notes: New notes; null or an empty text removes them.
+    """
+
+    name: Name | None = None
+    tags: Annotated[tuple[Tag, ...], Field(max_length=20)] = ()
+    notes: Annotated[str, Field(max_length=10_000)] | None = None
+
+    @model_serializer(mode="wrap")
+    def _named(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Null restores the original, so unset fields must not be serialized as null.
+        return {name: value for name, value in whole(self).items() if name in self.model_fields_set}
 
 
 class NodeView(Message):

@@ -141,14 +141,16 @@ class WhyView(Message):
 
 
 class TaskGlance(Message):
-    """Latest values of a running task.
+    """Summary of a task's metrics.
 
     Args:
         step: Step of the newest point of the series `train`.
-        latest: The newest value of each name.
-        loss: The end of the loss curve: step and value, at most 60 points.
+        latest: The newest value of each name; at most 64 names.
+        best: The lowest or highest value of each metric that has a direction, such as a loss or an accuracy.
+        loss: The loss curve: step and value, at most 60 points; the last one is the newest.
     """
 
     step: int | None = None
     latest: dict[str, float | str] = Field(default_factory=dict)
+    best: dict[str, float] = Field(default_factory=dict)
     loss: tuple[tuple[int, float], ...] = ()

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tunefleet.schemas.api import ArtifactView, TaskView
+from tunefleet.schemas.api import ArtifactView, Tag, TaskView
 from tunefleet.schemas.base import Body, Message
 
 
@@ -29,13 +29,16 @@ class SessionRequest(Body):
 
 
 class TaskCounts(Message):
-    """Number of tasks by status, task type, owner and worker."""
+    """Number of tasks by status, task type, owner, worker, model, training method and tag."""
 
     total: int
     status: dict[str, int]
     kind: dict[str, int]
     owner: dict[str, int]
     worker_id: dict[str, int]
+    model: dict[str, int] = Field(default_factory=dict)
+    method: dict[str, int] = Field(default_factory=dict)
+    tag: dict[str, int] = Field(default_factory=dict)
 
 
 class TaskDemand(Message):
@@ -93,10 +96,18 @@ class ManyRequest(Body):
     Args:
         action: Action for each task.
         task_ids: Ids of the tasks.
+        tags: The tags that `tag` adds and `untag` removes.
     """
 
-    action: Literal["cancel", "retry", "remove"]
+    action: Literal["cancel", "retry", "remove", "tag", "untag"]
     task_ids: Annotated[tuple[str, ...], Field(min_length=1, max_length=1000)]
+    tags: Annotated[tuple[Tag, ...], Field(max_length=20)] = ()
+
+    @model_validator(mode="after")
+    def _tagged(self) -> Self:
+        if bool(self.tags) != (self.action in {"tag", "untag"}):
+            raise ValueError("`tags` belongs to the actions tag and untag")
+        return self
 
 
 class OneOfMany(Message):

@@ -8,10 +8,11 @@ import pytest
 
 from tests.unit.orchestrator.lab import ECHO, TRAIN, Lab
 from tunefleet.errors import ForbiddenError, InputError
-from tunefleet.orchestrator.tasks import listing
+from tunefleet.orchestrator.tasks import listing, tasks
 from tunefleet.orchestrator.tasks.listing import TaskListQuery
+from tunefleet.orchestrator.telemetry import events
 from tunefleet.orchestrator.workflows import bulk_actions
-from tunefleet.schemas.api import TaskView
+from tunefleet.schemas.api import TaskEdit, TaskView
 from tunefleet.schemas.ui import ManyRequest
 
 
@@ -112,33 +113,96 @@ async def test_counts_follow_the_filters(lab: Lab) -> None:
     assert (some.total, some.kind) == (1, {"echo": 1})
 
 
-async def test_a_glance_has_the_end_of_the_curve_that_counts(lab: Lab) -> None:
+async def test_a_glance_has_the_whole_curve_that_counts(lab: Lab) -> None:
     worker = await lab.online()
     task_id = await lab.submit(TRAIN)
     offer = await worker.start()
-
-    def metric(step: int, **values: float) -> dict[str, Any]:
-        return {"type": "metric", "step": step, "values": values}
 
     async def tell(launch: str, from_step: int, records: list[dict[str, Any]]) -> None:
         first = {"type": "launch", "launch": launch, "from_step": from_step}
         await lab.journal(offer.token, launch, [first, *records])
 
-    await tell("l1", 0, [metric(n, loss=100.0 + n) for n in range(1, 201)])
-    again = [metric(149 + n, loss=float(n), lr=0.1) for n in range(1, 11)]
-    await tell("l2", 149, [*again, metric(160, eval_loss=7.0)])
+    await tell("l1", 0, [_metric(n, loss=100.0 + n) for n in range(1, 201)])
+    again = [_metric(149 + n, loss=float(n), lr=0.1) for n in range(1, 11)]
+    await tell("l2", 149, [*again, _metric(160, eval_loss=7.0)])
     (seen,) = await _all(lab, glance=True)
     assert seen.id == task_id
     assert seen.glance is not None
     assert (seen.glance.step, seen.glance.latest) == (160, {"loss": 10.0, "lr": 0.1, "eval_loss": 7.0})
-    assert len(seen.glance.loss) == 60
-    assert seen.glance.loss[-10:] == tuple((149 + n, float(n)) for n in range(1, 11))
-    assert seen.glance.loss[0] == (100, 200.0)
+    assert seen.glance.best == {"loss": 1.0, "eval_loss": 7.0}
+    steps = [step for step, _ in seen.glance.loss]
+    assert (steps[0], steps[-1], len(steps) <= 60, steps == sorted(set(steps))) == (1, 159, True, True)
+    assert all(value == (100.0 + step if step < 150 else step - 149) for step, value in seen.glance.loss)
     (plain,) = await _all(lab)
     assert plain.glance is None
     shown = await listing.overview(lab.core, lab.admin)
     assert (shown.tasks, shown.workers) == ({"running": 1}, {"online": 1})
     assert shown.running[0].glance == seen.glance
+    await worker.finish(offer.token)
+    (ended,) = await _all(lab, glance=True)
+    assert ended.glance == seen.glance
+
+
+async def test_tasks_are_sorted_by_a_metric_and_those_without_it_are_last(lab: Lab) -> None:
+    worker = await lab.online()
+    losses = {}
+    for number, loss in enumerate([3.0, 1.0, None, 2.0]):
+        task_id = await lab.submit(_named(f"n{number}", TRAIN))
+        losses[task_id] = loss
+        offer = await worker.start()
+        points = [] if loss is None else [_metric(1, eval_loss=loss), _metric(2, held_out_loss=loss + 5, note="x")]
+        await lab.journal(offer.token, "l1", [{"type": "launch", "launch": "l1", "from_step": 0}, *points])
+        await worker.finish(offer.token)
+
+    async def found(sort: str) -> list[float | None]:
+        return [losses[task.id] for task in await _all(lab, sort=sort)]
+
+    assert await found("best.eval_loss") == [1.0, 2.0, 3.0, None]
+    assert await found("-latest.eval_loss") == [3.0, 2.0, 1.0, None]
+    assert set(await found("latest.note")) == set(losses.values())
+    with pytest.raises(InputError, match="sorted by"):
+        await found('latest."')
+
+
+def _metric(step: int, **values: float | str) -> dict[str, Any]:
+    return {"type": "metric", "step": step, "values": values}
+
+
+async def test_titles_tags_and_notes_are_shown_found_and_filtered(lab: Lab) -> None:
+    first, second = await lab.submit(TRAIN), await lab.submit(ECHO)
+    changed = await tasks.edit(
+        lab.core, lab.admin, first, TaskEdit(name="baseline", tags=("good", "v1"), notes="warm-up is too short")
+    )
+    assert (changed.name, changed.original_name, changed.tags) == ("baseline", "train", ("good", "v1"))
+    done = await bulk_actions.do(lab.core, lab.admin, ManyRequest(action="tag", task_ids=(first, second), tags=("v2",)))
+    assert all(item.ok for item in done.items)
+
+    async def found(**look: Any) -> set[str]:
+        return {task.id for task in await _all(lab, **look)}
+
+    assert await found(q="baseline") == await found(q="good") == await found(filters={"tag": "v1,none"}) == {first}
+    assert await found(filters={"tag": "v2"}) == {first, second}
+    counted = await listing.counts(lab.core, lab.admin, TaskListQuery())
+    assert (counted.tag, counted.method) == ({"good": 1, "v1": 1, "v2": 2}, {"lora_sft": 1})
+    await bulk_actions.do(lab.core, lab.admin, ManyRequest(action="untag", task_ids=(first,), tags=("v2", "v1")))
+    changed = await tasks.edit(lab.core, lab.admin, first, TaskEdit(name=None))
+    assert (changed.name, changed.original_name, changed.tags) == ("train", None, ("good",))
+    assert changed.notes == "warm-up is too short"
+    edits = await events.after(lab.core, lab.admin, 0, kinds=["task.edited"])
+    assert next(each.data["fields"] for each in edits) == ["name", "notes", "tags"]
+    with pytest.raises(ForbiddenError):
+        await tasks.edit(lab.core, await lab.actor("eve", "member"), first, TaskEdit(name="mine"))
+    with pytest.raises(ValueError, match="comma"):
+        TaskEdit(tags=("a,b",))
+
+
+async def test_the_spec_as_run_comes_with_a_list_on_request(lab: Lab) -> None:
+    await lab.submit(TRAIN)
+    (plain,), (full,) = await _all(lab), await _all(lab, config=True)
+    assert plain.config is None
+    assert full.config is not None
+    assert full.config["taskType"] == "lora_sft"
+    assert (full.method, full.model) == ("lora_sft", full.config["model"]["source"]["identifier"])
 
 
 async def test_the_overview_has_what_goes_next_and_what_failed_last(lab: Lab) -> None:

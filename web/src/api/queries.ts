@@ -3,7 +3,7 @@ import { infiniteQueryOptions, keepPreviousData, queryOptions } from "@tanstack/
 import { whole } from "../lib/pages";
 import { api, ask } from "./client";
 import { caughtUp, type Metrics } from "./points";
-import type { ArtifactView, EventView, PageTaskView, paths, WorkerView } from "./schema";
+import type { ArtifactView, EventView, PageTaskView, WorkerView } from "./schema";
 
 /** Enough to fill any screen; the rest of a list loads on scroll. */
 const FIRST_ROWS = 100;
@@ -30,14 +30,17 @@ export interface TasksChoice {
   kind?: string;
   owner?: string;
   worker_id?: string;
+  model?: string;
+  method?: string;
+  tag?: string;
 }
 
 export interface TasksWanted extends TasksChoice {
-  sort?: ListSort;
+  sort?: string;
+  /** With metrics and loss curves. */
+  glance?: boolean;
 }
 
-type ListQuery = NonNullable<paths["/api/v1/tasks"]["get"]["parameters"]["query"]>;
-export type ListSort = NonNullable<ListQuery["sort"]>;
 export type TaskPage = PageTaskView;
 
 /** A list request with parameters returns pages; without parameters it returns the v1 format. */
@@ -74,6 +77,19 @@ export const overviewQuery = queryOptions({
   queryFn: ({ signal }) => ask(api.GET("/api/v1/overview", { signal })),
   refetchInterval: SILENT_MS,
 });
+
+/** Several runs with their metrics and configurations, in one request. */
+export const comparedQuery = (ids: readonly string[]) =>
+  queryOptions({
+    queryKey: ["compared", ids],
+    queryFn: async ({ signal }) => {
+      const query = { id: ids.join(","), glance: true, config: true, limit: PAGE_ROWS };
+      const { items } = taskPages(await ask(api.GET("/api/v1/tasks", { params: { query }, signal })));
+      return ids.flatMap((id) => items.find((each) => each.id === id) ?? []);
+    },
+    enabled: ids.length > 0,
+    placeholderData: keepPreviousData,
+  });
 
 const task = (task_id: string) => ({ params: { path: { task_id } } });
 

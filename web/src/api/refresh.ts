@@ -12,9 +12,10 @@ const LISTS_MS = 1500;
 /** A list of several pages is not refetched while the user has scrolled down: rows are updated in place. */
 const SHALLOW_PAGES = 2;
 const MENDED_AT_ONCE = 100;
-const SPARK_POINTS = 60;
+/** As many points as a curve from the server has, before every other one is dropped. */
+const SPARK_POINTS = 120;
 const OF_A_TASK = new Set(["task", "commands", "checkpoints", "artifacts", "task-events", "why"]);
-const OF_ALL_TASKS = new Set(["overview", "overview-list", "task-counts"]);
+const OF_ALL_TASKS = new Set(["overview", "overview-list", "task-counts", "compared"]);
 
 /** Collects a burst of messages, then refreshes each query once. */
 export class Refresher {
@@ -50,11 +51,13 @@ export class Refresher {
       amend<TaskView>(this.client, ["task", task_id], (old) => ({ ...old, progress }));
     this.patch(told, (task, { progress, loss }) => {
       const { glance } = task;
-      const step = loss?.[0];
-      if (!glance || !loss || step === undefined) return { ...task, progress };
+      const [step, value] = loss ?? [];
+      if (!loss || step === undefined || value === undefined) return { ...task, progress };
       // As on the server: a step repeated by a later launch replaces the points after it.
-      const before = (glance.loss ?? []).filter((point) => (point[0] ?? 0) < step);
-      return { ...task, progress, glance: { ...glance, loss: [...before, loss].slice(-SPARK_POINTS) } };
+      const before = (glance?.loss ?? []).filter((point) => (point[0] ?? 0) < step);
+      const thinned = before.length < SPARK_POINTS ? before : before.filter((_, at) => at % 2 === 0);
+      const latest = { ...glance?.latest, loss: value };
+      return { ...task, progress, glance: { ...glance, latest, loss: [...thinned, loss] } };
     });
   }
 

@@ -1,13 +1,11 @@
 /** Parameters and rows of the task list. Pure. */
-import type { ListSort } from "../api/queries";
 import type { TaskView } from "../api/schema";
-import type { Sort } from "../router";
 
 /** The tasks of a workflow under a group row; `more`: others may not be loaded yet. */
 export type Row = { task: TaskView } | { workflow: string; name: string; tasks: TaskView[]; more: boolean };
 
 /** The server's name for a sort order; newest first is the default. */
-export function order(sort: Sort | undefined, up: boolean | undefined): ListSort | undefined {
+export function order(sort: string | undefined, up: boolean | undefined): string | undefined {
   if (!sort && !up) return undefined;
   const name = sort === "ran" ? "duration" : (sort ?? "created");
   return up ? name : `-${name}`;

@@ -1,198 +1,175 @@
-/** Compares up to eight tasks: curves, results, and spec differences. */
-import { useQueries } from "@tanstack/react-query";
-import { Link, useNavigate, useSearch } from "@tanstack/react-router";
-import { useEffect, useMemo, useState } from "react";
+/** Compares any selection of runs: results, curves, hyperparameters against a metric, configuration differences. */
+import { useQueries, useQuery } from "@tanstack/react-query";
+import { Link, useLocation, useNavigate, useSearch } from "@tanstack/react-router";
+import { useEffect, useMemo } from "react";
 import { followPoints } from "../api/live";
-import { metricsQuery, taskQuery } from "../api/queries";
-import type { TaskAnswer } from "../api/schema";
-import { duration, number, ranSeconds } from "../lib/format";
+import { comparedQuery, metricsQuery, taskQuery } from "../api/queries";
+import type { TaskView } from "../api/schema";
+import { colorOf, fieldsOf, MOST_COMPARED, MOST_CURVES, measuredOf } from "../lib/compare";
 import { metricName } from "../lib/metrics";
-import { type Axis, column, leaves, type Point } from "../lib/series";
-import { serverNow } from "../lib/servertime";
-import { Panel, Status, TaskLink } from "../parts/bits";
+import { type Axis, column, type Point } from "../lib/series";
+import { isFinal } from "../lib/words";
 import { Chart, COLORS, type Line } from "../parts/Chart";
 import { ChartBar, useChartView } from "../parts/ChartBar";
 import { useCanonical } from "../parts/canonical";
+import { useCopy } from "../parts/copying";
 import { Empty, Failed, Loading } from "../parts/states";
+import type { CompareSearch } from "../router";
+import { Differences } from "./compare/Differences";
+import { Parallel } from "./compare/Parallel";
+import { Results } from "./compare/Results";
+import "../styles/compare.css";
 
-const MOST = 8;
 const NAMES = ["loss", "eval_loss", "learning_rate", "grad_norm", "mean_token_accuracy", "train_tokens_per_second"];
 
-interface Run {
-  task: TaskAnswer;
+export interface Run {
+  task: TaskView;
   label: string;
   color: string;
-  points: Point[];
+  /** Whether its curves are shown. */
+  drawn: boolean;
 }
 
 export function Compare() {
   const { tasks } = useSearch({ from: "/compare" });
-  const ids = useMemo(() => [...new Set(tasks?.split(",").filter(Boolean))].slice(0, MOST), [tasks]);
+  const given = useMemo(() => [...new Set(tasks?.split(",").filter(Boolean))].slice(0, MOST_COMPARED), [tasks]);
   const navigate = useNavigate({ from: "/compare" });
-  const details = useQueries({ queries: ids.map((id) => taskQuery(id)) });
+  const found = useQuery(comparedQuery(given));
+  // Beginnings of ids, and runs that do not exist: each is looked up alone.
+  const missing =
+    found.data && !found.isPlaceholderData ? given.filter((id) => !found.data.some((run) => run.id === id)) : [];
+  const others = useQueries({ queries: missing.map((id) => taskQuery(id)) });
   useCanonical(
     "task",
-    ids.map((id, at) => [id, details[at]?.data] as const),
-    (found) => void navigate({ search: (old) => ({ ...old, tasks: found.join(",") }), replace: true }),
+    missing.map((id, at) => [id, others[at]?.data] as const),
+    (ids) => {
+      const whole = new Map(missing.map((id, at) => [id, ids[at] ?? id]));
+      const next = given.map((id) => whole.get(id) ?? id).join(",");
+      void navigate({ search: (old) => ({ ...old, tasks: next }), replace: true });
+    },
   );
-  const found = details.flatMap(({ data }) => data?.id ?? []).join(",");
-  // Only existing tasks: the stream rejects others.
-  useEffect(() => followPoints(found ? found.split(",") : []), [found]);
-  const metrics = useQueries({
-    queries: details.map(({ data }, at) => ({
-      ...metricsQuery(data?.id ?? ids[at] ?? ""),
-      enabled: data !== undefined,
-    })),
-  });
-  const failed = details.find((each) => each.error);
-  if (ids.length < 2)
+  const failed = found.error ?? others.find((each) => each.error)?.error;
+  if (given.length < 2)
     return (
       <div className="page">
         <h1>Compare</h1>
         <Empty title="No runs selected">
-          In <Link to="/tasks">the list of tasks</Link>, select two to eight tasks and click Compare.
+          Select two or more runs in <Link to="/tasks">the list of runs</Link>, and click Compare.
         </Empty>
       </div>
     );
-  if (failed?.error)
-    return (
-      <div className="page">
-        <h1>Compare</h1>
-        <Failed error={failed.error} />
-      </div>
-    );
-  const runs = details.flatMap(({ data }, at): Run[] =>
-    data
-      ? [
-          {
-            task: data,
-            label: `${data.name} ${data.id.slice(-4)}`,
-            color: COLORS[at] ?? "#888888",
-            points: metrics[at]?.data?.points ?? [],
-          },
-        ]
-      : [],
-  );
   return (
     <div className="page">
-      <h1>
-        Compare <span className="muted">{ids.length} tasks</span>
-      </h1>
-      {runs.length < ids.length ? <Loading rows={8} /> : <Compared runs={runs} />}
+      <div className="row between">
+        <h1>
+          Compare <span className="muted">{given.length} runs</span>
+        </h1>
+        <CopyLink />
+      </div>
+      {failed && <Failed error={failed} />}
+      {found.data && found.data.length > 0 ? <Compared tasks={found.data} /> : !failed && <Loading rows={8} />}
     </div>
   );
 }
 
-function Compared({ runs }: { runs: Run[] }) {
-  const search = useSearch({ from: "/compare" });
-  const navigate = useNavigate({ from: "/compare" });
-  const [view, setView] = useChartView(
-    search,
-    (to) => void navigate({ search: (old) => ({ ...old, ...to }), replace: true, resetScroll: false }),
-  );
-  const { axis, log, weight, zoom } = view;
-  const names = NAMES.filter((name) => runs.some((run) => run.points.some((point) => name in point.values)));
+function CopyLink() {
+  const { href } = useLocation();
+  const url = `${location.origin}${href}`;
+  const { shown, copied, copy } = useCopy<HTMLSpanElement>(url);
   return (
     <>
-      <ChartBar view={view} onChange={setView} />
-      {names.length === 0 ? (
-        <Empty title="No metrics yet" />
-      ) : (
-        <div className="charts">
-          {names.map((name) => (
-            <Chart
-              key={name}
-              title={metricName(name)}
-              lines={linesOf(runs, name, axis)}
-              {...{ log, axis, zoom, weight }}
-              onZoom={(next) => setView({ ...view, zoom: next })}
-            />
-          ))}
-        </div>
-      )}
-      <Table runs={runs} />
+      <span ref={shown} className="hidden" aria-hidden="true">
+        {url}
+      </span>
+      <button type="button" onClick={copy}>
+        {copied ? "Copied" : "Copy link"}
+      </button>
     </>
   );
 }
 
-function linesOf(runs: Run[], name: string, axis: Axis): Line[] {
-  return runs.flatMap((run): Line[] => {
-    const found = column(run.points, name, axis);
+function Compared({ tasks }: { tasks: TaskView[] }) {
+  const search = useSearch({ from: "/compare" });
+  const navigate = useNavigate({ from: "/compare" });
+  const change = (to: Partial<CompareSearch>) =>
+    void navigate({ search: (old) => ({ ...old, ...to }), replace: true, resetScroll: false });
+  const measured = useMemo(() => measuredOf(tasks), [tasks]);
+  const fields = useMemo(() => fieldsOf(tasks), [tasks]);
+  const runs = useMemo(() => runsOf(tasks, search.curves), [tasks, search.curves]);
+  const draw = (id: string, on: boolean) => {
+    const ids = runs.filter((run) => (run.task.id === id ? on : run.drawn)).map((run) => run.task.id);
+    change({ curves: ids.join(",") || "none" });
+  };
+  return (
+    <>
+      <Results runs={runs} measured={measured} onDraw={draw} />
+      <Curves runs={runs.filter((run) => run.drawn)} search={search} change={change} />
+      <Parallel
+        runs={runs}
+        fields={fields}
+        measured={measured}
+        goal={search.goal}
+        onGoal={(goal) => change({ goal })}
+      />
+      <Differences runs={runs} fields={fields} />
+    </>
+  );
+}
+
+function runsOf(tasks: readonly TaskView[], curves: string | undefined): Run[] {
+  const drawn = new Set(curves?.split(",") ?? tasks.slice(0, MOST_CURVES).map((task) => task.id));
+  const names = tasks.map((task) => task.name);
+  return tasks.map((task, at) => ({
+    task,
+    // Runs of the same workflow file have the same name.
+    label: names.indexOf(task.name) === names.lastIndexOf(task.name) ? task.name : `${task.name} ${task.id.slice(-4)}`,
+    color: colorOf(at, COLORS),
+    drawn: drawn.has(task.id),
+  }));
+}
+
+function Curves({
+  runs,
+  search,
+  change,
+}: {
+  runs: readonly Run[];
+  search: CompareSearch;
+  change: (to: Partial<CompareSearch>) => void;
+}) {
+  const [view, setView] = useChartView(search, change);
+  const ids = runs
+    .filter((run) => !isFinal(run.task.status))
+    .map((run) => run.task.id)
+    .join(",");
+  useEffect(() => followPoints(ids ? ids.split(",") : []), [ids]);
+  const metrics = useQueries({ queries: runs.map((run) => metricsQuery(run.task.id)) });
+  const points = metrics.map((each) => each.data?.points ?? []);
+  const { axis, log, weight, zoom } = view;
+  const names = NAMES.filter((name) => points.some((each) => each.some((point) => name in point.values)));
+  if (names.length === 0) return null;
+  return (
+    <>
+      <ChartBar view={view} onChange={setView} />
+      <div className="charts">
+        {names.map((name) => (
+          <Chart
+            key={name}
+            title={metricName(name)}
+            lines={linesOf(runs, points, name, axis)}
+            {...{ log, axis, zoom, weight }}
+            onZoom={(next) => setView({ ...view, zoom: next })}
+          />
+        ))}
+      </div>
+    </>
+  );
+}
+
+function linesOf(runs: readonly Run[], points: readonly Point[][], name: string, axis: Axis): Line[] {
+  return runs.flatMap((run, at): Line[] => {
+    const found = column(points[at] ?? [], name, axis);
     if (found.xs.length === 0) return [];
     return [{ label: run.label, color: run.color, dots: found.xs.length < 12, column: found }];
   });
-}
-
-function Table({ runs }: { runs: Run[] }) {
-  const [all, setAll] = useState(false);
-  const rows = useMemo(() => {
-    const specs = runs.map((run) => leaves(run.task.resolved ?? run.task.spec));
-    const paths = [...new Set(specs.flatMap((spec) => [...spec.keys()]))].sort();
-    return paths.map((path) => {
-      const values = specs.map((spec) => (spec.has(path) ? JSON.stringify(spec.get(path)) : undefined));
-      return { path, values, differs: new Set(values).size > 1 };
-    });
-  }, [runs]);
-  const shown = rows.filter((row) => all || row.differs);
-  const last = (run: Run, name: string) => number(run.points.findLast((point) => name in point.values)?.values[name]);
-  return (
-    <Panel
-      title="Results and spec differences"
-      actions={
-        <button type="button" className="quiet" aria-pressed={all} onClick={() => setAll(!all)}>
-          All fields
-        </button>
-      }
-      flush
-    >
-      <table>
-        <thead>
-          <tr>
-            <th />
-            {runs.map((run) => (
-              <th key={run.task.id}>
-                <i className="swatch" style={{ background: run.color }} />
-                <TaskLink id={run.task.id} name={run.label} />
-              </th>
-            ))}
-          </tr>
-        </thead>
-        <tbody>
-          <Row
-            name="Status"
-            values={runs.map((run) => ({ key: run.task.id, value: <Status status={run.task.status} /> }))}
-          />
-          <Row name="Loss" values={runs.map((run) => ({ key: run.task.id, value: last(run, "loss") }))} />
-          <Row name="Eval loss" values={runs.map((run) => ({ key: run.task.id, value: last(run, "held_out_loss") }))} />
-          <Row
-            name="Duration"
-            values={runs.map((run) => ({ key: run.task.id, value: duration(ranSeconds(run.task, serverNow())) }))}
-          />
-          {shown.map((row) => (
-            <tr key={row.path} className={all && row.differs ? "differs" : undefined}>
-              <th scope="row">{row.path}</th>
-              {row.values.map((value, at) => (
-                <td key={runs[at]?.task.id} className="num-left">
-                  {value ?? <span className="muted">–</span>}
-                </td>
-              ))}
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </Panel>
-  );
-}
-
-function Row({ name, values }: { name: string; values: { key: string; value: React.ReactNode }[] }) {
-  return (
-    <tr>
-      <th scope="row">{name}</th>
-      {values.map(({ key, value }) => (
-        <td key={key} className="num-left">
-          {value}
-        </td>
-      ))}
-    </tr>
-  );
 }

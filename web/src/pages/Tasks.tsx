@@ -1,19 +1,27 @@
-/** All tasks: searched, filtered and sorted by the server, loaded on scroll. */
+/** All runs: searched, filtered and sorted by the server, loaded on scroll. */
 import { useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useNavigate, useSearch } from "@tanstack/react-router";
 import { useMemo, useState } from "react";
 import { type TasksChoice, type TasksWanted, taskCountsQuery, tasksQuery } from "../api/queries";
-import type { TaskCounts } from "../api/schema";
+import type { TaskCounts, TaskView } from "../api/schema";
 import { number } from "../lib/format";
+import { columnsOf, DEFAULT_COLUMNS, methodName, shortName } from "../lib/runcolumns";
 import { grouped, order, type Row } from "../lib/tasklist";
 import { STATUSES } from "../lib/words";
 import { useAddressed } from "../parts/addressed";
+import { EditRun } from "../parts/EditRun";
+import { Popover } from "../parts/Popover";
+import { useIsPhone } from "../parts/phone";
 import { Failed, Loading } from "../parts/states";
+import { isTexts, useStored } from "../parts/stored";
 import type { TasksSearch } from "../router";
 import { Actions } from "./tasks/Actions";
+import { Columns } from "./tasks/Columns";
 import { Grid } from "./tasks/Grid";
+import { Views } from "./tasks/Views";
+import "../styles/runs.css";
 
-/** Maximum number of selected tasks: each one is loaded first, to know its status. */
+/** Maximum number of selected runs: each one is loaded first, to know its status. */
 const MOST_CHOSEN = 10_000;
 
 export function Tasks() {
@@ -22,10 +30,13 @@ export function Tasks() {
   const client = useQueryClient();
   const change = (to: Partial<TasksSearch>) =>
     void navigate({ search: (old) => ({ ...old, ...to }), replace: true, resetScroll: false });
-  const { q, status, kind, owner, worker } = search;
+  const { q, status, kind, owner, worker, model, method, tag } = search;
   const [typed, setTyped] = useAddressed(q ?? "", (next) => change({ q: next || undefined }));
-  const others: TasksChoice = { q, kind, owner, worker_id: worker };
-  const wanted: TasksWanted = { ...others, status, sort: order(search.sort, search.up) };
+  const [chosenColumns, setColumns] = useStored("columns of runs", [...DEFAULT_COLUMNS], isTexts);
+  const phone = useIsPhone();
+  const columns = useMemo(() => columnsOf(chosenColumns, phone), [chosenColumns, phone]);
+  const others: TasksChoice = { q, kind, owner, worker_id: worker, model, method, tag };
+  const wanted: TasksWanted = { ...others, status, sort: order(search.sort, search.up), glance: true };
   const list = useInfiniteQuery(tasksQuery(wanted));
   const counts = useQuery(taskCountsQuery(others));
   const tasks = useMemo(() => list.data?.pages.flatMap((page) => page.items) ?? [], [list.data]);
@@ -36,6 +47,7 @@ export function Tasks() {
   );
   const [chosen, setChosen] = useState<ReadonlySet<string>>(new Set());
   const choice = useMemo(() => tasks.filter((task) => chosen.has(task.id)), [tasks, chosen]);
+  const [edited, setEdited] = useState<TaskView | null>(null);
 
   const chooseAll = async () => {
     let found = await list.fetchNextPage();
@@ -47,6 +59,43 @@ export function Tasks() {
   /** From the top, and only the visible part. */
   const showAgain = () => void client.resetQueries({ queryKey, exact: true });
   const old = list.isStale && !list.isFetching && (list.data?.pages.length ?? 0) > 1;
+  const picked = (name: keyof TasksChoice & keyof TasksSearch, labelOf?: (value: string) => string) => (
+    <Picked
+      name={name}
+      value={search[name]}
+      among={counts.data?.[name as keyof TaskCounts] as Record<string, number> | undefined}
+      onChange={(next) => change({ [name]: next })}
+      labelOf={labelOf}
+    />
+  );
+
+  const filters = [kind, owner, worker, model, method, tag].filter(Boolean).length;
+  const selects = (
+    <>
+      {picked("model", shortName)}
+      {picked("method", methodName)}
+      {picked("tag")}
+      {picked("kind")}
+      {picked("owner")}
+      <Picked
+        name="worker"
+        value={worker}
+        among={counts.data?.worker_id}
+        onChange={(next) => change({ worker: next })}
+      />
+      <label className="row tight">
+        <input
+          type="checkbox"
+          checked={search.group === true}
+          onChange={(event) =>
+            // Tasks of a workflow are adjacent only in submission order.
+            change({ group: event.target.checked || undefined, sort: undefined })
+          }
+        />
+        Group by workflow
+      </label>
+    </>
+  );
 
   return (
     <div className="page">
@@ -55,42 +104,34 @@ export function Tasks() {
           Runs <span className="muted num">{list.data ? number(total) : ""}</span>
         </h1>
         {choice.length > 0 ? (
-          <Actions tasks={choice} onDone={() => setChosen(new Set())} />
+          <Actions tasks={choice} onDone={() => setChosen(new Set())} onEdit={setEdited} />
         ) : (
-          old && (
-            <button type="button" className="quiet" onClick={showAgain}>
-              List changed, reload
-            </button>
-          )
+          <div className="row tight">
+            {old && (
+              <button type="button" className="quiet" onClick={showAgain}>
+                List changed, reload
+              </button>
+            )}
+            <Views search={search} columns={chosenColumns} setColumns={setColumns} />
+            {!phone && <Columns chosen={chosenColumns} onChange={setColumns} tasks={tasks} />}
+          </div>
         )}
       </div>
       <div className="filters">
         <input
           type="search"
-          placeholder="Search name, id, kind, owner, worker, workflow"
+          placeholder="Search name, model, dataset, tag, id …"
           aria-label="Search"
           value={typed}
           onChange={(event) => setTyped(event.target.value)}
         />
-        <Picked name="kind" value={kind} among={counts.data?.kind} onChange={(next) => change({ kind: next })} />
-        <Picked name="owner" value={owner} among={counts.data?.owner} onChange={(next) => change({ owner: next })} />
-        <Picked
-          name="worker"
-          value={worker}
-          among={counts.data?.worker_id}
-          onChange={(next) => change({ worker: next })}
-        />
-        <label className="row tight">
-          <input
-            type="checkbox"
-            checked={search.group === true}
-            onChange={(event) =>
-              // Tasks of a workflow are adjacent only in submission order.
-              change({ group: event.target.checked || undefined, sort: undefined })
-            }
-          />
-          Group by workflow
-        </label>
+        {phone ? (
+          <Popover label={`Filters${filters ? ` · ${filters}` : ""}`}>
+            {() => <div className="stack">{selects}</div>}
+          </Popover>
+        ) : (
+          selects
+        )}
         <Statuses chosen={status} counts={counts.data} onChange={(next) => change({ status: next })} />
       </div>
       {choice.length > 0 && choice.length === tasks.length && list.hasNextPage && (
@@ -112,11 +153,14 @@ export function Tasks() {
           // A different list starts at the top.
           key={JSON.stringify(wanted)}
           rows={rows}
+          columns={columns}
           missing={total - tasks.length}
           more={() => {
             if (list.hasNextPage && !list.isFetching) void list.fetchNextPage();
           }}
           busy={list.isPlaceholderData}
+          filtered={filters > 0 || Boolean(q || status)}
+          onEdit={setEdited}
           {...{ search, change, chosen, setChosen }}
         />
       ) : list.error ? (
@@ -124,6 +168,7 @@ export function Tasks() {
       ) : (
         <Loading rows={8} />
       )}
+      {edited && <EditRun task={edited} onClose={() => setEdited(null)} />}
     </div>
   );
 }
@@ -173,14 +218,16 @@ function Picked({
   value,
   among,
   onChange,
+  labelOf = (each) => each,
 }: {
   name: string;
   value?: string;
   among?: Record<string, number>;
   onChange: (to?: string) => void;
+  labelOf?: (value: string) => string;
 }) {
   const values = [...new Set([...Object.keys(among ?? {}), ...(value ? [value] : [])])].sort();
-  if (!value && values.length < 2) return null;
+  if (!value && (values.length === 0 || (values.length < 2 && name !== "tag"))) return null;
   return (
     <select
       aria-label={`Only this ${name}`}
@@ -189,7 +236,9 @@ function Picked({
     >
       <option value="">any {name}</option>
       {values.map((each) => (
-        <option key={each}>{each}</option>
+        <option key={each} value={each}>
+          {labelOf(each)}
+        </option>
       ))}
     </select>
   );

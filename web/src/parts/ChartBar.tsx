@@ -3,14 +3,14 @@ import type { ReactNode } from "react";
 import { type ChartSearch, type ChartView, MOST_SMOOTH, searchOf, viewOf } from "../lib/chartview";
 import type { Axis } from "../lib/series";
 import { useAddressed } from "./addressed";
-import { useStored } from "./stored";
+import { isNumber, useStored } from "./stored";
 
 /** Chart settings of a page; `tell` writes them to the URL. Smoothing is kept for the user's other charts. */
 export function useChartView(
   search: ChartSearch,
   tell: (to: ChartSearch) => void,
 ): [ChartView, (to: ChartView) => void] {
-  const [smooth, setSmooth] = useStored("smoothing", 0);
+  const [smooth, setSmooth] = useStored<number>("smoothing", 0, isNumber);
   const [view, setView] = useAddressed(viewOf(search, smooth), (next) => {
     if (next.weight !== smooth) setSmooth(next.weight);
     tell(searchOf(next));

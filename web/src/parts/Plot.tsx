@@ -193,7 +193,7 @@ export function interval(low: number, high: number): string {
   return `[${number(low)}, ${number(high)}]`;
 }
 
-function useWidth(box: { current: HTMLElement | null }): number {
+export function useWidth(box: { current: HTMLElement | null }): number {
   const [width, setWidth] = useState(0);
   useEffect(() => {
     const element = box.current;

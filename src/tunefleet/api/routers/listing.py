@@ -23,10 +23,12 @@ router = api_router(tags=["tasks"])
 Words = Annotated[
     str | None,
     Field(
-        max_length=200, description="Words to search in id, name, kind, owner, worker and workflow.", examples=["sft"]
+        max_length=200,
+        description="Words to search in id, name, kind, owner, worker, workflow, model, dataset, method and tags.",
+        examples=["sft"],
     ),
 ]
-FILTERS = ("status", "kind", "owner", "workflow_id", "worker_id", "id")
+FILTERS = ("status", "kind", "owner", "workflow_id", "worker_id", "model", "dataset", "method", "tag", "id")
 
 
 class TaskChoice(BaseModel):
@@ -37,6 +39,10 @@ class TaskChoice(BaseModel):
     owner: str | None = None
     workflow_id: str | None = None
     worker_id: str | None = None
+    model: str | None = None
+    dataset: str | None = None
+    method: Annotated[str | None, Field(examples=["lora_sft"])] = None
+    tag: str | None = None
     id: Annotated[str | None, Field(max_length=4000, description="Comma-separated complete task ids.")] = None
     q: Words = None
 
@@ -71,7 +77,7 @@ async def overview(core: CoreDep, who: Reader) -> Overview:
 
 @router.get("/tasks/counts")
 async def count_tasks(core: CoreDep, who: Reader, wanted: Annotated[TaskChoice, Query()]) -> TaskCounts:
-    """Count tasks by status, kind, owner and worker. Takes the same filters as the list."""
+    """Count tasks by status, kind, owner, worker, model, method and tag. Takes the same filters as the list."""
     return await listing.counts(core, who, wanted.look())
 
 
@@ -83,5 +89,5 @@ async def demand_of_tasks(core: CoreDep, who: Reader, wanted: Annotated[WorkerSo
 
 @router.post("/tasks/bulk")
 async def change_many(core: CoreDep, who: Member, wanted: ManyRequest) -> ManyReply:
-    """Cancel, retry or delete up to 1,000 tasks. The response contains the outcome for each of them."""
+    """Cancel, retry, delete or tag up to 1,000 tasks. The response contains the outcome for each of them."""
     return await bulk_actions.do(core, who, wanted)

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from tunefleet.api import problem_details, request_bodies
 from tunefleet.api.auth import CoreDep, Member, Reader
-from tunefleet.api.query_params import Cursor, Limit, one_of
+from tunefleet.api.query_params import Cursor, Limit
 from tunefleet.api.routers import api_router
 from tunefleet.api.routers.listing import TaskChoice
 from tunefleet.errors import InputError, NotFoundError, SpecError
@@ -19,7 +19,7 @@ from tunefleet.orchestrator.preflight import explain as why_service
 from tunefleet.orchestrator.tasks import listing, tasks
 from tunefleet.orchestrator.tasks.listing import SORTS, TaskListQuery
 from tunefleet.orchestrator.workflows import reruns, workflows
-from tunefleet.schemas.api import CloneRequest, Page, Problem, SubmitRequest, TaskDetail, TaskView
+from tunefleet.schemas.api import CloneRequest, Page, Problem, SubmitRequest, TaskDetail, TaskEdit, TaskView
 from tunefleet.schemas.compat.v1 import Submitted, TaskAnswer, TaskRecord
 from tunefleet.schemas.fleet import WhyView
 
@@ -43,10 +43,15 @@ class TaskFilter(TaskChoice):
     cursor: Cursor = None
     sort: Annotated[
         str | None,
-        one_of([sign + name for name in SORTS for sign in ("", "-")]),
-        Field(description=f"{', '.join(SORTS)}; prefix `-` for descending order. Default: -created."),
+        Field(
+            max_length=300,
+            description=f"{', '.join(SORTS)}, or a metric: `latest.eval_loss`, `best.eval_loss`; prefix `-` for "
+            "descending order. Default: -created.",
+            examples=["-best.eval_loss"],
+        ),
     ] = None
-    glance: Annotated[bool, Field(description="Include the latest metrics of running tasks.")] = False
+    glance: Annotated[bool, Field(description="Include latest and best metrics, and the loss curve.")] = False
+    config: Annotated[bool, Field(description="Include the spec as run.")] = False
 
 
 Format = Annotated[
@@ -72,7 +77,13 @@ async def list_tasks(
         link = {} if before is None else {"Link": f'<{request.url.path}?limit=1000&cursor={before}>; rel="next"'}
         return await request_bodies.listed(newest, headers=link)
     look = TaskListQuery(
-        wanted.limit or 50, wanted.cursor, wanted.q, wanted.sort, glance=wanted.glance, filters=wanted.look().filters
+        wanted.limit or 50,
+        wanted.cursor,
+        wanted.q,
+        wanted.sort,
+        glance=wanted.glance,
+        config=wanted.config,
+        filters=wanted.look().filters,
     )
     return request_bodies.answer(await listing.page(core, who, look))
 
@@ -105,6 +116,12 @@ async def get_task(core: CoreDep, who: Reader, task_id: str, format: Format = No
 async def why(core: CoreDep, who: Reader, task_id: str) -> WhyView:
     """Explain why a task is pending, worker by worker."""
     return await why_service.of_task(core, who, task_id)
+
+
+@router.patch("/{task_id}")
+async def edit_task(core: CoreDep, who: Member, task_id: str, changes: TaskEdit) -> TaskDetail:
+    """Rename a task, or set its tags and notes; fields that are left out stay as they are."""
+    return await tasks.edit(core, who, task_id, changes)
 
 
 @router.delete("/{task_id}", status_code=204)

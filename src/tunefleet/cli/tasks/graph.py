@@ -68,7 +68,9 @@ def _workflow(file: str, sets: list[str] | None) -> tuple[Workflow, dict[str, st
     if file.startswith("wf-") and not Path(file).exists():
         with connect() as client:
             found = client.workflows.get(file)
-        return parse_workflow(found.document, filename=found.id), {task.name: task.status for task in found.tasks}
+        return parse_workflow(found.document, filename=found.id), {
+            task.original_name or task.name: task.status for task in found.tasks
+        }
     text, _ = read_document(Path(file))
     return override(text, parse_sets(sets), filename=file)[1], {}
 

@@ -1,4 +1,4 @@
-"""`tunefleet ls`, `cancel`, `retry`, `clone`, `rm`: tasks as a list."""
+"""`tunefleet ls`, `cancel`, `retry`, `clone`, `edit`, `rm`: tasks as a list."""
 
 from __future__ import annotations
 
@@ -57,6 +57,7 @@ def ls(
     worker: Annotated[
         str | None, typer.Option("--worker", help="Filter by worker.", autocompletion=complete_worker)
     ] = None,
+    tag: Annotated[str | None, typer.Option("--tag", help="Filter by tag.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of entries.")] = 20,
     everything: Annotated[bool, typer.Option("--all", "-a", help="List all, without a limit.")] = False,
     workflows: Annotated[bool, typer.Option("--workflows", "-w", help="List workflows instead.")] = False,
@@ -70,7 +71,7 @@ def ls(
     narrow = out().is_terminal and out().width < _MEDIUM
     with connect() as client:
         if workflows:
-            if kind is not None or workflow is not None or worker is not None:
+            if any(given is not None for given in (kind, workflow, worker, tag)):
                 raise InputError("--workflows supports only --status, --owner, --limit and --all.")
             _workflows(client, status, owner, None if everything else limit, as_json=as_json)
             return
@@ -80,6 +81,7 @@ def ls(
             owner=owner,
             workflow_id=workflow,
             worker_id=worker,
+            tag=tag,
             glance=narrow and not as_json,
             # One more than shown tells whether there are more.
             page_size=200 if everything else min(limit + 1, 200),
@@ -91,7 +93,7 @@ def ls(
         print_json(tasks)
         return
     if not tasks:
-        filtered = any(given is not None for given in (status, kind, owner, workflow, worker))
+        filtered = any(given is not None for given in (status, kind, owner, workflow, worker, tag))
         say("No run matches." if filtered else "No runs yet. Submit one with `tunefleet submit FILE`.")
         return
     if narrow:
@@ -283,6 +285,39 @@ def report_new(done: Sequence[TaskView], *, as_json: bool) -> None:
         say(f"Submitted {task.id} ({task.name}){source}.")
     several = len(done) > 1 and len({task.workflow_id for task in done}) == 1
     say(f"Follow: tunefleet follow {done[0].workflow_id if several else done[-1].id}", style="dim")
+
+
+@examples(
+    "tunefleet edit task-3f9a --name baseline",
+    "tunefleet edit task-3f9a task-77b1 --tag baseline --untag draft",
+)
+def edit(
+    tasks: TaskIds,
+    *,
+    name: Annotated[str | None, typer.Option("--name", help="New name; empty restores the original one.")] = None,
+    tags: Annotated[list[str] | None, typer.Option("--tag", help="Add a tag; may be repeated.")] = None,
+    removed: Annotated[list[str] | None, typer.Option("--untag", help="Remove a tag; may be repeated.")] = None,
+    notes: Annotated[str | None, typer.Option("--notes", help="New notes; empty removes them.")] = None,
+) -> None:
+    """Rename a run, or change its tags and notes."""
+    if name is not None and len(tasks) > 1:
+        raise InputError("--name applies to one run.", hint="Use one command for each run.")
+    fields = {key: value or None for key, value in (("name", name), ("notes", notes)) if value is not None}
+    if not (fields or tags or removed):
+        raise InputError("Nothing to change.", hint="Pass --name, --tag, --untag or --notes.")
+    with connect() as client:
+        ids = [one_task(client, task) for task in tasks]
+        for given, remove in ((tags, False), (removed, True)):
+            if given:
+                refused = next(
+                    (item for item in client.tasks.tag(ids, given, remove=remove).items if not item.ok), None
+                )
+                if refused is not None:
+                    raise InputError(refused.detail or "The tags were not changed.", hint=refused.hint)
+        for task_id in ids if fields else ():
+            client.tasks.edit(task_id, **fields)
+    for task_id in ids:
+        say(f"Changed {task_id}.")
 
 
 @examples("tunefleet rm task-3f9a", "tunefleet rm --yes $(tunefleet ls --status failed --json | jq -r '.[].id')")

@@ -35,6 +35,7 @@ from tunefleet.schemas.api import (
     StopRequest,
     SubmitRequest,
     TaskDetail,
+    TaskEdit,
     TaskView,
     ValidateReply,
     WorkflowDetail,
@@ -44,6 +45,7 @@ from tunefleet.schemas.compat.task_results import ResultEnvelope, ResultFiles
 from tunefleet.schemas.enrollment import InvitationCreate, InvitationCreated, InvitationView, JoinReply, JoinRequest
 from tunefleet.schemas.fleet import ElasticRequest, ElasticView, WhyView, WorkerView
 from tunefleet.schemas.server_info import PeersView, ServerView, StorageView
+from tunefleet.schemas.ui import ManyReply, ManyRequest
 from tunefleet.schemas.worker_link import Cursor, JournalBatch
 
 # A server with an object store responds to an upload once the file is stored there: the lowest assumed rate.
@@ -115,24 +117,32 @@ def remove_workflow(workflow_id: str) -> Call[None]:
     return Call("DELETE", path("workflows", workflow_id), nothing, repeatable=False)
 
 
-def list_tasks(
+def list_tasks(  # noqa: PLR0913 - the filters of one list
     *,
     status: str | None = None,
     kind: str | None = None,
     owner: str | None = None,
     workflow_id: str | None = None,
     worker_id: str | None = None,
+    tag: str | None = None,
+    sort: str | None = None,
     glance: bool = False,
     limit: int = 100,
     cursor: str | None = None,
 ) -> Call[Page[TaskView]]:
-    """Return a page of tasks, newest first; with `glance`, running ones come with their latest metrics."""
+    """Return a page of tasks, newest first; with `glance`, they come with latest and best metrics.
+
+    Args:
+        sort: A field such as `duration`, or a metric such as `best.eval_loss`; `-` in front for descending order.
+    """
     params = {
         "status": status,
         "kind": kind,
         "owner": owner,
         "workflow_id": workflow_id,
         "worker_id": worker_id,
+        "tag": tag,
+        "sort": sort,
         "glance": "true" if glance else None,
         "limit": limit,
         "cursor": cursor,
@@ -211,6 +221,20 @@ def clone_task(
     """Submit a task again as a new one, with changed fields of its spec, and uploaded files for changed paths."""
     body = CloneRequest(overrides=dict(overrides or {}), inputs=dict(inputs or {}))
     return Call("POST", path("tasks", task_id, "clone"), model(TaskDetail), body=body, repeatable=False)
+
+
+def edit_task(task_id: str, **changes: Any) -> Call[TaskDetail]:
+    """Change how a task is presented: `name`, `tags`, `notes`.
+
+    Omitted fields stay unchanged; `name=None` restores the name in the workflow file, `notes=None` removes the notes.
+    """
+    return Call("PATCH", path("tasks", task_id), model(TaskDetail), body=TaskEdit(**changes))
+
+
+def tag_tasks(task_ids: Sequence[str], tags: Iterable[str], *, remove: bool = False) -> Call[ManyReply]:
+    """Add tags to up to 1,000 tasks, or remove them; returns the outcome of each task."""
+    body = ManyRequest(action="untag" if remove else "tag", task_ids=tuple(task_ids), tags=tuple(tags))
+    return Call("POST", "/tasks/bulk", model(ManyReply), body=body)
 
 
 def remove_task(task_id: str) -> Call[None]:

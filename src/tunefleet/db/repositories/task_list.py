@@ -8,14 +8,18 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Float, Select, and_, bindparam, exists, func, or_, select
 
+from tunefleet.db.engine.json_number import json_number
 from tunefleet.db.rows import TaskRow
-from tunefleet.db.tables.core import tasks, workflows
-from tunefleet.db.tables.operations import task_engines
+from tunefleet.db.tables.core import task_tags, tasks, workflows
+from tunefleet.db.tables.operations import journal_room, task_engines
 
 _NOW: Final = bindparam("now", type_=Float)
 _SORTS: Final[dict[str, ColumnElement[Any]]] = {
-    "name": tasks.c.name,
+    "name": func.coalesce(tasks.c.title, tasks.c.name),
     "kind": tasks.c.kind,
+    "model": func.coalesce(tasks.c.model, ""),
+    "dataset": func.coalesce(tasks.c.dataset, ""),
+    "method": func.coalesce(tasks.c.method, ""),
     "status": tasks.c.status,
     "owner": tasks.c.owner,
     "worker": func.coalesce(tasks.c.worker_id, ""),
@@ -24,8 +28,10 @@ _SORTS: Final[dict[str, ColumnElement[Any]]] = {
     "duration": func.coalesce(tasks.c.finished_at, _NOW) - func.coalesce(tasks.c.started_at, tasks.c.finished_at, _NOW),
 }
 SORTS: Final = ("created", *_SORTS)
-"""Sort keys of a list; `created` is the order of submission."""
-_GROUPS: Final = ("status", "kind", "owner", "worker_id")
+"""Sort keys of a list, besides metrics; `created` is the order of submission."""
+_GROUPS: Final = ("status", "kind", "owner", "worker_id", "model", "method")
+# Beyond every metric: tasks without the metric come last in both directions.
+_BEYOND: Final = 1.7e308
 
 
 class Place(NamedTuple):
@@ -41,7 +47,8 @@ class TaskSelection:
     """A query for tasks.
 
     Args:
-        filters: Column → comma-separated values; `None` does not filter.
+        filters: Column, or `tag` → comma-separated values; `None` does not filter.
+        sort: One of `SORTS`, or `latest.NAME` or `best.NAME` for a metric.
     """
 
     project: str
@@ -56,8 +63,10 @@ def page(
     connection: Connection, selection: TaskSelection, *, limit: int, behind: Place | None
 ) -> list[tuple[TaskRow, Any]]:
     """Return tasks with their sort values."""
-    key = _SORTS.get(selection.sort, tasks.c.seq)
+    key = _sort_key(connection, selection)
     query = select(tasks, key.label("sort_key")).where(*_conditions(selection)).limit(limit)
+    if "." in selection.sort:
+        query = query.outerjoin_from(tasks, journal_room, journal_room.c.task_id == tasks.c.id)
     # Ties are sorted in the same direction, so that descending order is exactly the reverse.
     query = query.order_by(*((key.desc(), tasks.c.seq.desc()) if selection.descending else (key, tasks.c.seq)))
     if behind is not None:
@@ -67,13 +76,20 @@ def page(
 
 
 def counts(connection: Connection, selection: TaskSelection) -> dict[str, dict[str, int]]:
-    """Return the number of matching tasks: column → value → count."""
-    found = {}
-    for name in _GROUPS:
-        column = tasks.c[name]
-        query = select(column, func.count()).where(*_conditions(selection), column.is_not(None)).group_by(column)
-        found[name] = {str(value): int(count) for value, count in connection.execute(query.order_by(column))}
+    """Return the number of matching tasks: column, or `tag` → value → count."""
+    found = {name: counts_of(connection, selection, name) for name in _GROUPS}
+    tag = task_tags.c.tag
+    query = select(tag, func.count()).join_from(tasks, task_tags, task_tags.c.task_seq == tasks.c.seq)
+    tagged = connection.execute(query.where(*_conditions(selection)).group_by(tag).order_by(tag))
+    found["tag"] = {value: int(count) for value, count in tagged}
     return found
+
+
+def counts_of(connection: Connection, selection: TaskSelection, name: str) -> dict[str, int]:
+    """Return the number of matching tasks by the value of one column."""
+    column = tasks.c[name]
+    query = select(column, func.count()).where(*_conditions(selection), column.is_not(None)).group_by(column)
+    return {str(value): int(count) for value, count in connection.execute(query.order_by(column))}
 
 
 def queued_by_need(connection: Connection, project: str, now: float) -> dict[str, int]:
@@ -106,6 +122,14 @@ def workflow_names(connection: Connection, seqs: Sequence[int]) -> dict[int, str
     return {seq: name for seq, name in connection.execute(query)}
 
 
+def _sort_key(connection: Connection, selection: TaskSelection) -> ColumnElement[Any]:
+    group, _, name = selection.sort.partition(".")
+    if not name:
+        return _SORTS.get(group, tasks.c.seq)
+    value = json_number(connection, journal_room.c.summary, group, name)
+    return func.coalesce(value, -_BEYOND if selection.descending else _BEYOND)
+
+
 def _rows(connection: Connection, query: Select[Any]) -> list[TaskRow]:
     return [TaskRow(*row) for row in connection.execute(query)]
 
@@ -124,15 +148,25 @@ def _conditions(selection: TaskSelection) -> list[ColumnElement[bool]]:
             # By number: the tasks table has no index on the workflow id.
             mine = select(workflows.c.seq).where(workflows.c.id.in_(value.split(",")))
             found.append(tasks.c.workflow_seq.in_(mine))
+        elif value is not None and name == "tag":
+            found.append(_tagged(task_tags.c.tag.in_(value.split(","))))
         elif value is not None:
             found.append(tasks.c[name].in_(value.split(",")))
     return found + [_has(word) for word in selection.words]
 
 
 def _has(word: str) -> ColumnElement[bool]:
-    columns = (tasks.c.id, tasks.c.name, tasks.c.kind, tasks.c.owner, tasks.c.worker_id)
+    columns = (
+        tasks.c.id, tasks.c.name, tasks.c.title, tasks.c.kind, tasks.c.owner, tasks.c.worker_id, tasks.c.model,
+        tasks.c.dataset, tasks.c.method,
+    )  # fmt: skip
     named = select(workflows.c.seq).where(or_(_in(workflows.c.name, word), _in(workflows.c.id, word)))
-    return or_(*(_in(column, word) for column in columns), tasks.c.workflow_seq.in_(named))
+    tagged = _tagged(_in(task_tags.c.tag, word))
+    return or_(*(_in(column, word) for column in columns), tasks.c.workflow_seq.in_(named), tagged)
+
+
+def _tagged(condition: ColumnElement[bool]) -> ColumnElement[bool]:
+    return tasks.c.seq.in_(select(task_tags.c.task_seq).where(condition))
 
 
 def _in(column: ColumnElement[Any], word: str) -> ColumnElement[bool]:

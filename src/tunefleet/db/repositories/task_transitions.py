@@ -63,7 +63,7 @@ _INSERT_DOCUMENT = insert(task_documents)
 _FRESH: Final[dict[str, Any]] = {
     "error": None, "attempts": 0, "failures": 0, "losses": 0, "attempt_id": None, "worker_id": None, "desired": "run",
     "generation": 0, "reached": 0, "ready_at": 0.0, "started_at": None, "finished_at": None, "version": 0,
-    "stalled_since": None, "merge_key": None,
+    "stalled_since": None, "merge_key": None, "title": None, "model": None, "dataset": None, "method": None,
 }  # fmt: skip
 
 

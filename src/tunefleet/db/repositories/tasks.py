@@ -9,7 +9,7 @@ from sqlalchemy import Connection, bindparam, delete, exists, func, insert, sele
 
 from tunefleet.db.engine.bulk import Bulk
 from tunefleet.db.rows import DocumentRow, TaskRow
-from tunefleet.db.tables.core import requirements, task_documents, task_inputs, tasks
+from tunefleet.db.tables.core import requirements, task_documents, task_inputs, task_tags, tasks
 from tunefleet.lifecycle.task import FINAL
 
 _FINAL: Final = tuple(status.value for status in FINAL)
@@ -20,7 +20,7 @@ _BY_SEQS = select(tasks).where(tasks.c.seq.in_(bindparam("seqs", expanding=True)
 _LOCKED_SEQS = _BY_SEQS.with_for_update()
 _NEEDS: Final = (
     "slot_class", "priority", "rank", "requirement_key", "max_attempts", "backoff_s", "retry_on", "on_lost",
-    "max_runtime_s", "merge_key",
+    "max_runtime_s", "merge_key", "model", "dataset", "method",
 )  # fmt: skip
 _DOCUMENTS = select(task_documents).where(task_documents.c.task_seq.in_(bindparam("seqs", expanding=True)))
 _OUTCOME = Bulk(
@@ -129,6 +129,26 @@ def documents(connection: Connection, seqs: Sequence[int]) -> dict[int, Document
     return {row.task_seq: row for row in rows}
 
 
+def notes(connection: Connection, seqs: Sequence[int]) -> dict[int, str]:
+    """Return the notes of tasks by `seq`; tasks without notes are omitted."""
+    if not seqs:
+        return {}
+    query = select(task_documents.c.task_seq, task_documents.c.notes).where(
+        task_documents.c.task_seq.in_(list(seqs)), task_documents.c.notes.is_not(None)
+    )
+    return {seq: text for seq, text in connection.execute(query)}
+
+
+def set_title(connection: Connection, seq: int, title: str | None) -> None:
+    """Rename a task for people; `None` restores its name in the workflow file."""
+    connection.execute(update(tasks).where(tasks.c.seq == seq).values(title=title))
+
+
+def set_notes(connection: Connection, seq: int, text: str | None) -> None:
+    """Store a task's notes; `None` removes them."""
+    connection.execute(update(task_documents).where(task_documents.c.task_seq == seq).values(notes=text))
+
+
 def by_seqs(connection: Connection, seqs: Iterable[int], *, lock: bool = False) -> list[TaskRow]:
     """Return tasks by `seq`, in ascending order."""
     wanted = list(seqs)
@@ -197,4 +217,5 @@ def delete_rows(connection: Connection, rows: Sequence[TaskRow]) -> None:
     seqs = [row.seq for row in rows]
     connection.execute(delete(tasks).where(tasks.c.seq.in_(seqs)))
     connection.execute(delete(task_documents).where(task_documents.c.task_seq.in_(seqs)))
+    connection.execute(delete(task_tags).where(task_tags.c.task_seq.in_(seqs)))
     connection.execute(delete(task_inputs).where(task_inputs.c.task_id.in_([row.id for row in rows])))

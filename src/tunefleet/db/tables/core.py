@@ -113,6 +113,8 @@ workflow_documents = Table(
 #
 # Queued tasks with the same `merge_key` may run as one; the key includes their owner.
 #
+# `title` replaces `name` for people; `model`, `dataset` and `method` are read from the spec for lists.
+#
 tasks = Table(
     "tasks",
     metadata,
@@ -154,6 +156,10 @@ tasks = Table(
     Column("version", Integer, nullable=False),
     Column("stalled_since", Double),
     Column("merge_key", String),
+    Column("title", String),
+    Column("model", String),
+    Column("dataset", String),
+    Column("method", String),
     Index("ix_tasks_queue", "requirement_key", "project", "rank", sqlite_where=_QUEUED),
     Index("ix_tasks_delayed", "ready_at", sqlite_where=_DELAYED),
     Index("ix_tasks_expiring", "queue_deadline", sqlite_where=_EXPIRING),
@@ -172,6 +178,16 @@ task_documents = Table(
     Column("result", Text),
     Column("detail", Text),
     Column("resolved", Text),
+    Column("notes", Text),
+)
+
+task_tags = Table(
+    "task_tags",
+    metadata,
+    Column("task_seq", BigInteger, primary_key=True),
+    Column("tag", String, primary_key=True),
+    Index("ix_task_tags_tag", "tag"),
+    sqlite_with_rowid=False,
 )
 
 # Artifacts that a task reads: they cannot be deleted before the task is final.

@@ -248,6 +248,7 @@ journal_room = Table(
     Column("point_characters", BigInteger, nullable=False),
     Column("told", Text, nullable=False),
     Column("series", Text, nullable=False),
+    Column("summary", Text),
     sqlite_with_rowid=False,
 )
 

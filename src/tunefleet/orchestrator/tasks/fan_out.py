@@ -37,7 +37,8 @@ MANY_WORKERS: Final = "MULTI"
 SHARD_MERGE_TOPIC: Final = "joining"
 _SHARED: Final = frozenset({
     "project", "workflow_id", "workflow_seq", "kind", "slot_class", "owner", "parent_task_id", "priority", "rank",
-    "requirement_key", "max_attempts", "backoff_s", "retry_on", "on_lost", "max_runtime_s",
+    "requirement_key", "max_attempts", "backoff_s", "retry_on", "on_lost", "max_runtime_s", "model", "dataset",
+    "method",
 })  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -12,7 +13,7 @@ import orjson
 
 from tunefleet.db import Connection
 from tunefleet.db.fleet import worker_rows
-from tunefleet.db.repositories import journal, task_list
+from tunefleet.db.repositories import journal, journal_totals, task_list, tasks
 from tunefleet.db.repositories.task_list import Place, TaskSelection
 from tunefleet.db.rows import TaskRow
 from tunefleet.errors import InputError
@@ -22,21 +23,19 @@ from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.pagination import before, bounded
 from tunefleet.orchestrator.tasks import relations
+from tunefleet.orchestrator.tasks.metric_summary import glance_of
 from tunefleet.orchestrator.tasks.views import task_view
 from tunefleet.schemas.api import Page, TaskView
-from tunefleet.schemas.fleet import TaskGlance
 from tunefleet.schemas.ui import Overview, TaskCounts
 
 # Sort keys; `created` is the order of submission.
 SORTS: Final = task_list.SORTS
-# Points of a sparkline.
-_SPARKLINE_POINTS: Final = 60
-# Points to read for it: some, such as those of an evaluation, have no loss.
-_SPARKLINE_READ: Final = 3 * _SPARKLINE_POINTS
 # Rows of each list in the overview.
 _OVERVIEW_ROWS: Final = 10
 _RUNNING: Final = 100
 _MAX_WORDS: Final = 8
+# A metric: the name is part of a JSON path, so that it must not contain a quotation mark or a backslash.
+_METRIC_KEY: Final = re.compile(r'(latest|best)\.[^"\\\x00-\x1f]{1,256}')
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +44,10 @@ class TaskListQuery:
 
     Args:
         q: Search words.
-        sort: One of `SORTS`, with a leading `-` for descending order; None: newest first.
-        glance: Whether running tasks come with last values and a sparkline.
+        sort: One of `SORTS`, or `latest.NAME` or `best.NAME` of a metric, with a leading `-` for descending order;
+            None: newest first.
+        glance: Whether tasks come with a summary of their metrics.
+        config: Whether they come with their specs.
     """
 
     limit: int = 50
@@ -54,6 +55,7 @@ class TaskListQuery:
     q: str | None = None
     sort: str | None = None
     glance: bool = False
+    config: bool = False
     filters: Mapping[str, str | None] = field(default_factory=dict)
 
 
@@ -82,14 +84,14 @@ async def page(core: ServerContext, actor: Actor, look: TaskListQuery) -> Page[T
         found = task_list.page(connection, selection, limit=limit + 1, behind=position)
         shown = found[:limit]
         more = len(found) > limit
-        views = _views(connection, snapshot, [row for row, _ in shown], glance=look.glance)
+        views = _views(connection, snapshot, [row for row, _ in shown], glance=look.glance, config=look.config)
         return Page[TaskView](items=tuple(views), next_cursor=_cursor(selection, *shown[-1]) if more else None)
 
     return await core.read(operation)
 
 
 async def counts(core: ServerContext, actor: Actor, look: TaskListQuery) -> TaskCounts:
-    """Return the number of matching tasks by status, kind, owner and worker."""
+    """Return the number of matching tasks by status, kind, owner, worker, model, method and tag."""
     may_read(actor)
     selection = _selection(actor, look, core.clock.wall())
     found = await core.read(lambda connection: task_list.counts(connection, selection))
@@ -99,6 +101,9 @@ async def counts(core: ServerContext, actor: Actor, look: TaskListQuery) -> Task
         kind=found["kind"],
         owner=found["owner"],
         worker_id=found["worker_id"],
+        model=found["model"],
+        method=found["method"],
+        tag=found["tag"],
     )
 
 
@@ -108,7 +113,7 @@ async def overview(core: ServerContext, actor: Actor) -> Overview:
     snapshot, project = cluster_state.fleet_snapshot(core), actor.project
 
     def operation(connection: Connection) -> Overview:
-        by_status = task_list.counts(connection, TaskSelection(project))["status"]
+        by_status = task_list.counts_of(connection, TaskSelection(project), "status")
         running = task_list.newest_of(connection, project, "running", _RUNNING)
         queue = task_list.next_queued(connection, project, _OVERVIEW_ROWS)
         failed = task_list.newest_of(connection, project, "failed", _OVERVIEW_ROWS)
@@ -130,33 +135,26 @@ async def overview(core: ServerContext, actor: Actor) -> Overview:
     return await core.read(operation)
 
 
-def _views(connection: Connection, snapshot: FleetSnapshot, rows: Sequence[TaskRow], *, glance: bool) -> list[TaskView]:
+def _views(
+    connection: Connection, snapshot: FleetSnapshot, rows: Sequence[TaskRow], *, glance: bool, config: bool = False
+) -> list[TaskView]:
     why = cluster_state.reasons(connection, snapshot, rows)
     live = [row.id for row in rows if row.status == "running"]
     launches = journal.launches_of_all(connection, live)
     about = relations.of(connection, rows)
-    seen = {id_: glance_of(connection, id_) for id_ in live} if glance else {}
+    documents = tasks.documents(connection, [row.seq for row in rows]) if config else {}
+    seen = journal_totals.summaries(connection, [row.id for row in rows]) if glance else {}
     return [
-        task_view(row, why=why.get(row.id), launches=launches.get(row.id, ()), related=about, glance=seen.get(row.id))
+        task_view(
+            row,
+            why=why.get(row.id),
+            launches=launches.get(row.id, ()),
+            related=about,
+            glance=glance_of(seen[row.id]) if row.id in seen else None,
+            config=documents.get(row.seq),
+        )
         for row in rows
     ]
-
-
-def glance_of(connection: Connection, task_id: str) -> TaskGlance:
-    """Return the last metric values of a task, and the end of its loss curve."""
-    latest: dict[str, float | str] = {}
-    loss: list[tuple[int, float]] = []
-    step: int | None = None
-    for at, text in journal.newest_values(connection, task_id, series="train", limit=_SPARKLINE_READ):
-        values: dict[str, Any] = orjson.loads(text)
-        for name, value in values.items():
-            latest.setdefault(name, value)
-        step = at if step is None else step
-        found = values.get("loss")
-        # Read backwards in time: a step that does not decrease was repeated by a later launch.
-        if isinstance(found, int | float) and (not loss or at < loss[-1][0]) and len(loss) < _SPARKLINE_POINTS:
-            loss.append((at, float(found)))
-    return TaskGlance(step=step, latest=latest, loss=tuple(reversed(loss)))
 
 
 def newest_loss(connection: Connection, task_id: str) -> tuple[int, float] | None:
@@ -170,8 +168,9 @@ def newest_loss(connection: Connection, task_id: str) -> tuple[int, float] | Non
 
 def _selection(actor: Actor, look: TaskListQuery, now: float) -> TaskSelection:
     name = (look.sort or "-created").removeprefix("-")
-    if name not in SORTS:
-        raise InputError(f"Tasks cannot be sorted by {name[:40]!r}.", hint=f"Sort keys: {', '.join(SORTS)}.")
+    if name not in SORTS and not _METRIC_KEY.fullmatch(name):
+        known = f"{', '.join(SORTS)}, latest.METRIC, best.METRIC"
+        raise InputError(f"Tasks cannot be sorted by {name[:40]!r}.", hint=f"Sort keys: {known}.")
     words = (look.q or "").split()
     if len(words) > _MAX_WORDS:
         raise InputError(f"The search has more than {_MAX_WORDS} words.")

@@ -169,7 +169,9 @@ def _make_ready(
     refs = orjson.loads(document.inputs) | orjson.loads(inputs.dump(named))
     # A task with an engine has workers of its own: no other task is coalesced into it.
     merge_key = spec_columns.merge_key(row.owner, row.project, whole, refs) if spec.engine is None else None
-    ready = row._replace(**spec_columns.columns(spec, need, now, row.created_at), merge_key=merge_key)
+    ready = row._replace(
+        **spec_columns.columns(spec, need, now, row.created_at), **spec_columns.described(whole), merge_key=merge_key
+    )
     tasks.resolve(connection, ready, spec=orjson.dumps(whole).decode(), inputs=orjson.dumps(refs).decode())
     read = {each.artifact_id for each in named.values()} | inputs.left_by(connection, row.project, named_tasks(whole))
     tasks.use_artifacts(connection, [(row.id, artifact_id) for artifact_id in read])

@@ -1,4 +1,4 @@
-"""Relations of tasks: upstream tasks, shards, coalesced runs and run times. Functions on a connection."""
+"""What belongs to tasks: upstream tasks, shards, coalesced runs, run times, tags, notes; read on a connection."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tunefleet.db import Connection
-from tunefleet.db.repositories import attempts, dependencies, shards, task_list
+from tunefleet.db.repositories import attempts, dependencies, shards, task_list, task_tags, tasks
 from tunefleet.db.repositories.shards import ShardRow
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskStatus
@@ -18,6 +18,7 @@ class Related:
 
     Args:
         ran: Total run time of the ended attempts, in seconds.
+        notes: Notes of the tasks that have any.
     """
 
     upstreams: Mapping[int, Sequence[tuple[str, str]]] = field(default_factory=dict)
@@ -26,6 +27,8 @@ class Related:
     carried: Mapping[int, Sequence[str]] = field(default_factory=dict)
     ran: Mapping[int, float] = field(default_factory=dict)
     workflows: Mapping[int, str] = field(default_factory=dict)
+    tags: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    notes: Mapping[int, str] = field(default_factory=dict)
 
 
 def of(connection: Connection, rows: Sequence[TaskRow]) -> Related:
@@ -36,7 +39,16 @@ def of(connection: Connection, rows: Sequence[TaskRow]) -> Related:
     carried = {held[id_]: found for id_, found in attempts.carried(connection, list(held)).items()}
     ran = attempts.ran(connection, seqs)
     named = task_list.workflow_names(connection, [row.workflow_seq for row in rows])
-    return Related(dependencies.names(connection, seqs), shards.of_tasks(connection, seqs), merged, carried, ran, named)
+    return Related(
+        dependencies.names(connection, seqs),
+        shards.of_tasks(connection, seqs),
+        merged,
+        carried,
+        ran,
+        named,
+        task_tags.of_tasks(connection, seqs),
+        tasks.notes(connection, seqs),
+    )
 
 
 def waits_for(connection: Connection, row: TaskRow) -> tuple[tuple[str, str], ...]:

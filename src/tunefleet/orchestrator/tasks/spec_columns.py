@@ -19,7 +19,7 @@ from tunefleet.placement import (
     Requirement,
     only,
 )
-from tunefleet.spec import TASK_KINDS, BaseTaskSpec, TaskNode, load_task_spec
+from tunefleet.spec import TASK_KINDS, BaseTaskSpec, ModelTrainingSpec, TaskNode, load_task_spec
 
 # Spec blocks for queueing, retries and notifications, which all kinds share.
 _COMMON: Final = ("priority", "limits", "retry", "on_lost", "resources", "engine", "sloSeconds", "notify")
@@ -46,6 +46,38 @@ def columns(spec: BaseTaskSpec, need: Requirement, now: float, submitted_at: flo
         "requirement_key": need.key, "max_attempts": spec.retry.max_attempts, "backoff_s": spec.retry.backoff_s,
         "retry_on": ",".join(spec.retry.on), "on_lost": spec.on_lost, "max_runtime_s": spec.limits.max_runtime_s,
     }  # fmt: skip
+
+
+def described(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return model, dataset and training method for lists; None where the spec has none or an unresolved reference.
+
+    The method is the trainer with what it trains, such as `full_sft`, `lora_dpo` or `qlora_sft`.
+    """
+    kind, data = str(spec["taskType"]), spec.get("data")
+    source = _at(spec, "model", "source", "identifier")
+    found = [_at(spec, "data", name) for name in ("artifact", "dataset_name", "path")]
+    dataset = data if isinstance(data, str) else next((each for each in found if each), None)
+    return {"model": _text(source), "dataset": _text(dataset), "method": _method(kind, spec)}
+
+
+def _method(kind: str, spec: Mapping[str, Any]) -> str | None:
+    if not issubclass(TASK_KINDS.get(kind, BaseTaskSpec), ModelTrainingSpec):
+        return None
+    trainer = kind.removeprefix("lora_")
+    if trainer == kind and spec.get("lora") is None:
+        return f"full_{trainer}"
+    in_4bit = _at(spec, "quantization", "load_in_4bit") or _at(spec, "model", "transformers", "load_in_4bit")
+    return f"qlora_{trainer}" if in_4bit is True else f"lora_{trainer}"
+
+
+def _at(value: Any, *path: str) -> Any:
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) and value and not _is_reference(value) else None
 
 
 def need_of(spec: BaseTaskSpec, task_id: str) -> Requirement:

@@ -1,4 +1,4 @@
-"""Find, list, cancel and remove tasks."""
+"""Find, list, edit, cancel and remove tasks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from tunefleet.db import Connection
-from tunefleet.db.repositories import attempts, journal, shards, tasks
+from tunefleet.db.repositories import attempts, events, journal, shards, task_tags, tasks
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
@@ -18,7 +18,7 @@ from tunefleet.orchestrator.ids import only_match
 from tunefleet.orchestrator.tasks import cancellation, listing, relations, removal
 from tunefleet.orchestrator.tasks.listing import TaskListQuery
 from tunefleet.orchestrator.tasks.views import task_detail
-from tunefleet.schemas.api import Page, TaskDetail, TaskView
+from tunefleet.schemas.api import Page, TaskDetail, TaskEdit, TaskView
 
 
 async def get(core: ServerContext, actor: Actor, task_id: str) -> TaskDetail:
@@ -96,6 +96,48 @@ async def remove(core: ServerContext, actor: Actor, task_id: str) -> None:
             removal.remove_tasks(connection, gone, core.clock.wall())
 
     await core.write(operation)
+
+
+async def edit(core: ServerContext, actor: Actor, task_id: str, changes: TaskEdit) -> TaskDetail:
+    """Rename a task, or set its tags and notes.
+
+    Raises:
+        ForbiddenError: If it belongs to another owner.
+    """
+    snapshot = cluster_state.fleet_snapshot(core)
+
+    def operation(connection: Connection) -> TaskDetail:
+        row = find_owned(connection, actor, task_id)
+        if "name" in changes.model_fields_set:
+            tasks.set_title(connection, row.seq, None if changes.name == row.name else changes.name)
+        if "tags" in changes.model_fields_set:
+            task_tags.replace(connection, row.seq, changes.tags)
+        if "notes" in changes.model_fields_set:
+            tasks.set_notes(connection, row.seq, changes.notes or None)
+        _append_edited(connection, row, core.clock.wall(), sorted(changes.model_fields_set))
+        return _detail(connection, find(connection, actor, row.id), snapshot)
+
+    return await core.write(operation)
+
+
+async def tag(core: ServerContext, actor: Actor, task_id: str, tags: Sequence[str], *, remove: bool = False) -> None:
+    """Add tags to a task, or remove them.
+
+    Raises:
+        ForbiddenError: If it belongs to another owner.
+    """
+
+    def operation(connection: Connection) -> None:
+        row = find_owned(connection, actor, task_id)
+        (task_tags.remove if remove else task_tags.add)(connection, row.seq, tags)
+        _append_edited(connection, row, core.clock.wall(), ["tags"])
+
+    await core.write(operation)
+
+
+def _append_edited(connection: Connection, row: TaskRow, at: float, fields: Sequence[str]) -> None:
+    # Notes may be private to the project: the event names the changed fields, not their values.
+    events.append(connection, [events.of_task(row, "task.edited", at, {"fields": fields})])
 
 
 def own(connection: Connection, project: str, held: Sequence[AttemptRow]) -> list[AttemptRow]:

@@ -53,8 +53,14 @@ def _task_fields(
     return {
         "id": row.id,
         "workflow_id": row.workflow_id,
-        "name": row.name,
+        "name": row.title or row.name,
+        "original_name": row.name if row.title else None,
         "kind": row.kind,
+        "model": row.model,
+        "dataset": row.dataset,
+        "method": row.method,
+        "tags": known.tags.get(row.seq, ()),
+        "notes": known.notes.get(row.seq),
         "status": row.status,
         "reason": row.reason,
         "error": row.error,
@@ -87,9 +93,11 @@ def task_view(
     launches: Sequence[LaunchRow] = (),
     related: Related | None = None,
     glance: TaskGlance | None = None,
+    config: DocumentRow | None = None,
 ) -> TaskView:
     """Return a task as a list item."""
-    return TaskView(**_task_fields(row, why, launches, related), glance=glance)
+    spec = None if config is None else redaction.tree(orjson.loads(config.as_run))
+    return TaskView(**_task_fields(row, why, launches, related), glance=glance, config=spec)
 
 
 def task_detail(

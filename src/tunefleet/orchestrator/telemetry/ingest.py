@@ -262,6 +262,7 @@ def _store_new(
     journal.add_records(connection, [(*mine, *each) for each in points], [(*mine, *each) for each in first + records])
     if parsed.launch is not None and stored == 0:
         journal.resume_from(connection, launch, **parsed.launch)
+    usage.summarize(connection, points, again=stored == 0 and launch.number > 1)
     fresh = parsed.progress is not None and parsed.progress[0] >= stored
     progress = parsed.progress[1] if fresh and parsed.progress is not None else None
     journal.advance(connection, launch, cursor=end, progress=progress)

@@ -15,9 +15,12 @@ import orjson
 from tunefleet.db import Connection
 from tunefleet.db.repositories import events, journal, journal_totals, tasks
 from tunefleet.db.repositories.journal_totals import RoomRow
+from tunefleet.orchestrator.tasks.metric_summary import MetricSummary
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
+# The series of the metrics in lists.
+_SUMMARIZED: Final = "train"
 # Records of a task other than points: events, predictions, checkpoints and unreadable lines.
 RECORDS: Final = 50_000
 RECORD_CHARACTERS: Final = 64 << 20
@@ -83,6 +86,24 @@ class JournalUsage:
             taken.append(row)
         self.row = self.row._replace(point_characters=characters)
         return taken
+
+    def summarize(self, connection: Connection, rows: Sequence[tuple[Any, ...]], *, again: bool) -> None:
+        """Update the summary of the task's metrics with new points.
+
+        Args:
+            rows: Rows that `take_points` has returned.
+            again: Whether a launch has superseded stored points: the summary is computed again from all that remain.
+        """
+        if again:
+            points = journal.visible_points(connection, self.task_id, series=_SUMMARIZED)
+            summary, new = MetricSummary(), [(point.step, point.values_json) for point in points]
+        else:
+            summary = MetricSummary.load(self.row.summary)
+            new = [(row[2], row[-1]) for row in rows if row[1] == _SUMMARIZED]
+        for step, values in new:
+            summary.add(step, orjson.loads(values))
+        if again or new:
+            self.row = self.row._replace(summary=summary.dump())
 
     def give_back(self, characters: int) -> None:
         """Subtract deleted points."""

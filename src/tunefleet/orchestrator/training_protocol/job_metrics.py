@@ -51,12 +51,13 @@ def _store(
         for seq, (point, values) in enumerate(new, launch.cursor)
     ]  # fmt: skip
     usage = JournalUsage.of(connection, held.task.id)
-    kept = [(launch.task_id, launch.number, *row) for row in usage.take_points(rows, keep)]
-    journal.add_records(connection, kept, [])
+    kept = usage.take_points(rows, keep)
+    journal.add_records(connection, [(launch.task_id, launch.number, *row) for row in kept], [])
     if launch.cursor == 0 and launch.number > 1 and new:
         # Reports do not contain the start step; steps that an earlier attempt reported beyond it are repeated by this
         # one.
         journal.resume_from(connection, launch, from_step=_begins_after(new), checkpoint=None)
+    usage.summarize(connection, kept, again=launch.cursor == 0 and launch.number > 1)
     cursor = launch.cursor + len(rows)
     journal.advance(connection, launch, cursor=cursor, progress=_progress(launch, reported, now))
     usage.give_back(point_retention.thin(connection, launch, cursor, keep, now))

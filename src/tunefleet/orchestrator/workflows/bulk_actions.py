@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Final
 
 from tunefleet.errors import TunefleetError
@@ -18,14 +19,14 @@ _CONCURRENCY: Final = 16
 
 
 async def do(core: ServerContext, actor: Actor, request: ManyRequest) -> ManyReply:
-    """Cancel, retry or remove tasks; an error affects only its own task.
+    """Cancel, retry, remove or tag tasks; an error affects only its own task.
 
     Raises:
         ForbiddenError: If the actor may not change anything.
     """
     may_submit(actor)
     semaphore = asyncio.Semaphore(_CONCURRENCY)
-    action = _ACTIONS[request.action]
+    action = _ACTIONS.get(request.action) or partial(_tag, tags=request.tags, remove=request.action == "untag")
 
     async def one(task_id: str) -> OneOfMany:
         async with semaphore:
@@ -47,6 +48,10 @@ async def _retry(core: ServerContext, actor: Actor, task_id: str) -> str:
 
 async def _remove(core: ServerContext, actor: Actor, task_id: str) -> None:
     await tasks.remove(core, actor, task_id)
+
+
+async def _tag(core: ServerContext, actor: Actor, task_id: str, *, tags: Sequence[str], remove: bool) -> None:
+    await tasks.tag(core, actor, task_id, tags, remove=remove)
 
 
 _ACTIONS: Final[dict[str, Callable[[ServerContext, Actor, str], Awaitable[str | None]]]] = {

@@ -267,6 +267,7 @@ def _task_values(submission: Submission, each: _Planned, workflow: tuple[str, in
         "queue_deadline": None if each.waits else spec_columns.queue_deadline(each.spec, now),
         "parent_task_id": submission.repeats.get(each.node.name, submission.parent_task_id),
         **spec_columns.columns(each.spec, each.need, now),
+        **spec_columns.described(each.written),
     }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import { taskCountsQuery, workersQuery } from "../../api/queries";
 import { anyDatasetQuery } from "../../api/queries_overview";
 import { isTraining } from "../../lib/words";
 import { useSession } from "../../parts/session";
-import { useStored } from "../../parts/stored";
+import { isFlag, useStored } from "../../parts/stored";
 
 interface Step {
   title: string;
@@ -18,7 +18,7 @@ interface Step {
 
 export function Checklist() {
   const { mayChange } = useSession();
-  const [dismissed, dismiss] = useStored("first-steps-dismissed", false);
+  const [dismissed, dismiss] = useStored<boolean>("first-steps-dismissed", false, isFlag);
   return mayChange && !dismissed ? <Steps onDismiss={() => dismiss(true)} /> : null;
 }
 

@@ -16,7 +16,7 @@ import { ChartBar, useChartView } from "../../parts/ChartBar";
 import { symbolOf } from "../../parts/ChartCanvas";
 import { download } from "../../parts/download";
 import { Answer, Empty } from "../../parts/states";
-import { useStored } from "../../parts/stored";
+import { isTexts, useStored } from "../../parts/stored";
 import { useRunCharts } from "./chartdata";
 
 /** What the user has arranged; the same for all runs. */
@@ -28,6 +28,12 @@ interface Arranged {
 }
 
 const FIRST: Arranged = { pinned: [], hidden: [], closed: [], unmarked: [] };
+function isArranged(value: unknown): value is Arranged {
+  return (
+    value !== null && typeof value === "object" && Object.keys(FIRST).every((key) => isTexts(Reflect.get(value, key)))
+  );
+}
+
 /** With fewer charts, a filter helps nobody. */
 const MANY = 7;
 
@@ -45,7 +51,7 @@ export function Charts({ task }: { task: TaskAnswer }) {
   useEffect(() => followPoints([task.id]), [task.id]);
   const [all, setAll] = useState(false);
   const [filter, setFilter] = useState("");
-  const [arranged, setArranged] = useStored("charts", FIRST);
+  const [arranged, setArranged] = useStored<Arranged>("charts", FIRST, isArranged);
   const { metrics, charts, markers, axes, axis, extent, points } = useRunCharts(task, view.axis, view.zoom, all);
   const marked = useMemo(
     () => markers.filter(({ kind }) => !arranged.unmarked.includes(kind)),

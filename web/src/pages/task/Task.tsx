@@ -1,6 +1,7 @@
 /** One task: status, actions and details. */
 import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate, useParams, useSearch } from "@tanstack/react-router";
+import { useState } from "react";
 import { otherSeriesQuery, taskQuery, whyQuery } from "../../api/queries";
 import type { TaskAnswer } from "../../api/schema";
 import { duration, number, percent, ranSeconds } from "../../lib/format";
@@ -8,6 +9,8 @@ import { isFinal, isTraining, plain } from "../../lib/words";
 import { DocsLink, Id, Panel, Progress, Status, Tabs, Time } from "../../parts/bits";
 import { useCanonical } from "../../parts/canonical";
 import { useNow } from "../../parts/clock";
+import { EditRun } from "../../parts/EditRun";
+import { useMaySteer } from "../../parts/session";
 import { Answer, Loading } from "../../parts/states";
 import { useTitle } from "../../parts/title";
 import type { Tab } from "../../router";
@@ -94,12 +97,20 @@ function Head({ task }: { task: TaskAnswer }) {
     task.status === "running" && max_steps ? `${Math.floor(percent(step ?? 0, max_steps))}%` : plain(task.status);
   useTitle(`${share} · ${task.name}`);
   const going = task.status === "running" && task.desired !== "run";
+  const mayEdit = useMaySteer(task);
+  const [editing, setEditing] = useState(false);
   return (
     <div className="task-head">
       <div className="row">
         <h1>{task.name}</h1>
         <Status status={task.status} note={going ? (task.desired === "pause" ? "pausing" : "cancelling") : undefined} />
         <Id value={task.id} />
+        {mayEdit && (
+          <button type="button" className="quiet" onClick={() => setEditing(true)}>
+            Edit
+          </button>
+        )}
+        {editing && <EditRun task={task} onClose={() => setEditing(false)} />}
       </div>
       <div className="row muted small facts-line">
         <span>{task.kind}</span>
@@ -114,6 +125,7 @@ function Head({ task }: { task: TaskAnswer }) {
             </Link>
           </span>
         )}
+        {task.original_name && <span>named {task.original_name} in its workflow file</span>}
         <span>owner {task.owner}</span>
         <span>
           submitted <Time at={task.created_at} relative />
@@ -130,6 +142,16 @@ function Head({ task }: { task: TaskAnswer }) {
         )}
         {task.reason && !["started", "ready", "finished"].includes(task.reason) && <span>{plain(task.reason)}</span>}
       </div>
+      {!!(task.tags?.length || task.notes) && (
+        <div className="row tight notes">
+          {task.tags?.map((tag) => (
+            <Link key={tag} to="/tasks" search={{ tag }} className="tag">
+              {tag}
+            </Link>
+          ))}
+          {task.notes && <span>{task.notes}</span>}
+        </div>
+      )}
       {task.status === "running" && <Progress progress={task.progress} />}
     </div>
   );
