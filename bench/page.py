@@ -190,11 +190,11 @@ def chart(opened: Opened, task_id: str) -> tuple[dict[str, list[float]], dict[st
     return {**{INPUTS[kind]: found for kind, found in taken.items()}, "finer points": finer}, cost
 
 
-def motion(opened: Opened, task_id: str) -> dict[str, list[float]]:
+def motion(opened: Opened, task_id: str) -> dict[str, tuple[list[float], float]]:
     """Move over and within many charts as people do.
 
     Returns:
-        What moves → milliseconds from each picture to the next.
+        What moves → milliseconds from each picture to the next, and how many of the processor a picture takes.
     """
     with opened() as page:
         page.set_viewport_size({"width": 1440, "height": 1000})
@@ -207,13 +207,16 @@ def motion(opened: Opened, task_id: str) -> dict[str, list[float]]:
         assert box is not None
         left, width, y = box["x"], box["width"], box["y"] + box["height"] / 2
 
-        def along(start: float, end: float) -> list[float]:
+        spent = Spent(page)
+
+        def along(start: float, end: float) -> tuple[list[float], float]:
             page.evaluate("pictures.length = 0")
+            spent.ms()
             for at in range(STROKES * STROKE_MOVES):
                 share = abs(at / STROKE_MOVES % 2 - 1)
                 page.mouse.move(left + width * (start + (end - start) * share), y)
             found: list[float] = page.evaluate("[...pictures]")
-            return found
+            return found, spent.ms() / len(found)
 
         found = {"pointer over 20 charts": along(0.05, 0.95)}
         page.mouse.move(left + width * 0.3, y)
@@ -334,10 +337,11 @@ def measured(
     costs = ", ".join(f"{what} {ms:.0f}" for what, ms in cost.items())
     print(f"  of the processor, ms each: {costs}; zooms with the finer points and the address that says so")
     print("a training with more than twenty charts of as many points, from one picture to the next:")
-    for what, taken in motion(opened, wide).items():
+    for what, (taken, spent) in motion(opened, wide).items():
         smooth = sum(each < SMOOTH_MS for each in taken) / len(taken)
         verdicts.append(say(told, what, taken, FRAME_BUDGET_MS))
-        print(f"  {'':<26} {len(taken)} pictures, {100 * smooth:.0f} % of them within {SMOOTH_MS:.0f} ms")
+        print(f"  {'':<26} {len(taken)} pictures, {100 * smooth:.0f} % of them within {SMOOTH_MS:.0f} ms,", end=" ")
+        print(f"{spent:.1f} ms of the processor each")
     print("the server's health meanwhile:")
     verdicts.append(say(told, "thinning and zooming", health(fleet, task_id, points), ANSWER_BUDGET_MS))
     print("the list of tasks:")

@@ -29,9 +29,12 @@ export { COLORS, type Line } from "../lib/charts";
 export type { Zoom } from "../lib/chartview";
 
 /** Charts this far outside the window are drawn already. */
-const NEAR = "300px";
+const NEAR = "100px";
 const SCALE = 2;
 const NONE: readonly Marker[] = [];
+const NO_RANGE: Range = [0, 1];
+/** The visible charts of the page, which are moved together: to a range, or `undefined` at the end. */
+const visibleCharts = new Set<(zoom: Zoom | undefined) => void>();
 
 export interface ChartProps {
   title: string;
@@ -121,10 +124,14 @@ function Figure({
   const label = withUnit(title, unit);
   const config: Config = { lines: drawn, axis, clock, log, yLabel: unit ?? title };
 
-  const y: Range = range ? [range.low, range.high] : log ? [1, 10] : [0, 1];
   const colors = useRef<Colors>(null);
-  const now = useRef<Omit<Shown, "colors">>({ y, zoom, whole, markers, highlight });
-  now.current = { y, zoom, whole, markers, highlight };
+  const now = useRef<Omit<Shown, "colors">>({ y: NO_RANGE, zoom, whole, markers, highlight });
+  // While the range is moved, what else is rendered keeps it.
+  const moving = useRef<Zoom | undefined>(undefined);
+  now.current =
+    moving.current === undefined
+      ? { y: yOf(range, log), zoom, whole, markers, highlight }
+      : { ...now.current, markers, highlight };
   const tell = useRef({ onZoom, visible });
   tell.current = { onZoom, visible };
   const handlers = useMemo(
@@ -134,7 +141,13 @@ function Figure({
         return { ...now.current, colors: colors.current };
       },
       visible: () => tell.current.visible,
-      onZoom: (next) => tell.current.onZoom(next),
+      onZoom: (next) => {
+        for (const move of visibleCharts) move(undefined);
+        tell.current.onZoom(next);
+      },
+      onMove: (next) => {
+        for (const move of visibleCharts) move(next);
+      },
       own: () => plot.current?.over.matches(":hover") === true || box.current?.matches(":focus-visible") === true,
       onCursor: (at) => cursor.set(at),
     }),
@@ -168,6 +181,23 @@ function Figure({
   useEffect(() => {
     if (visible && data) plot.current?.setData(data);
   }, [visible, data, zoom, whole, range]);
+  const ranged = useRef({ lines, all, log });
+  ranged.current = { lines, all, log };
+  useEffect(() => {
+    if (!visible) return;
+    const move = (next: Zoom | undefined) => {
+      moving.current = next;
+      if (next === undefined || !latest.current) return;
+      const { lines: mine, ...how } = ranged.current;
+      now.current = { ...now.current, zoom: next, y: yOf(rangeOf(columnsOf(mine), next, how), how.log) };
+      plot.current?.setData(latest.current);
+    };
+    visibleCharts.add(move);
+    return () => {
+      visibleCharts.delete(move);
+      moving.current = undefined;
+    };
+  }, [visible]);
   // biome-ignore lint/correctness/useExhaustiveDependencies: markers are read at each drawing
   useEffect(() => plot.current?.redraw(false), [markers, highlight]);
 
@@ -298,6 +328,11 @@ function drawnLines({ label, color, column, dots, dashed, calm }: ShownLine): Dr
         { ...line, column: calm },
       ]
     : [line];
+}
+
+function yOf(range: { low: number; high: number } | null, log: boolean): Range {
+  if (!range) return log ? [1, 10] : NO_RANGE;
+  return [range.low, range.high];
 }
 
 function columnsOf(lines: readonly Line[]): Column[] {

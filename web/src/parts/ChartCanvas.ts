@@ -31,7 +31,10 @@ const LEAST_DRAG_PX = 4;
 /** A point so near is at the cursor: a line of few points does not show one from elsewhere. */
 const REACH_PX = 30;
 const TALL_PX = 400;
+/** A line of so many points is drawn thin: it shows more, and a thin stroke is much cheaper. */
+const DENSE = 1000;
 const WHEEL_ZOOM = 1.2;
+const WHEEL_REST_MS = 150;
 const KEY_PAN = 0.2;
 const KEY_ZOOM = 2;
 const SYNC_KEY = "charts";
@@ -76,6 +79,8 @@ export interface Handlers {
   /** Whether the chart is on screen; others do not follow the cursor. */
   visible: () => boolean;
   onZoom: (zoom: Zoom) => void;
+  /** The range while it is moved: all charts draw it, and nothing else is rendered; `onZoom` ends it. */
+  onMove: (zoom: Zoom) => void;
   /** Whether the pointer or the keyboard is on this chart. */
   own: () => boolean;
   /** null: the cursor has left. */
@@ -114,7 +119,7 @@ export function createCanvas(
       padding: [8, 16, 0, 0],
       legend: { show: false },
       cursor: {
-        sync: { key: SYNC_KEY, filters: { sub: () => handlers.visible() } },
+        sync: { key: SYNC_KEY, filters: { sub: () => handlers.visible() && !panning } },
         drag: { x: true, y: false, setScale: false },
         points: { size: 6 },
         hover: { prox: REACH_PX },
@@ -174,7 +179,7 @@ export function createCanvas(
         ...lines.map((line) => ({
           label: line.label,
           stroke: line.faint ? `${line.color}55` : line.color,
-          width: line.faint ? 1 : 1.6,
+          width: line.faint || line.column.xs.length > DENSE ? 1 : 1.6,
           dash: line.dashed ? [6, 4] : undefined,
           spanGaps: false,
           points: { show: line.dots === true, size: 5 },
@@ -185,7 +190,7 @@ export function createCanvas(
         setCursor: [
           (u) => {
             const { left = -1, top = -1, idx } = u.cursor;
-            if (left < 0) handlers.onCursor(null);
+            if (left < 0 || panning) handlers.onCursor(null);
             else {
               const own = handlers.own();
               const at = u.posToVal(left, "x");
@@ -211,6 +216,8 @@ export function createCanvas(
     data,
     element,
   );
+  let wheeled: Zoom = null;
+  let timer = 0;
   made.over.addEventListener(
     "wheel",
     (event) => {
@@ -218,7 +225,10 @@ export function createCanvas(
       event.preventDefault();
       const at = made.posToVal(event.offsetX, "x");
       const { zoom, whole } = handlers.shown();
-      handlers.onZoom(zoomed(zoom ?? whole, whole, event.deltaY > 0 ? WHEEL_ZOOM : 1 / WHEEL_ZOOM, at));
+      wheeled = zoomed(zoom ?? whole, whole, event.deltaY > 0 ? WHEEL_ZOOM : 1 / WHEEL_ZOOM, at);
+      handlers.onMove(wheeled);
+      window.clearTimeout(timer);
+      timer = window.setTimeout(() => handlers.onZoom(wheeled), WHEEL_REST_MS);
     },
     { passive: false },
   );
@@ -251,21 +261,31 @@ export function moveCursor(u: uPlot, left: number, top: number): void {
   set({ left, top }, true, true);
 }
 
+/** A chart is being moved: the cursors of all rest. */
+let panning = false;
+
 /** Follow the pointer until its button is released. */
-function pan(u: uPlot, start: MouseEvent, { shown, onZoom }: Handlers): void {
+function pan(u: uPlot, start: MouseEvent, { shown, onZoom, onMove }: Handlers): void {
   start.preventDefault();
   const { zoom, whole } = shown();
   const range = zoom ?? whole;
   const perPx = (range[1] - range[0]) / u.over.clientWidth;
+  let next = zoom;
   let frame = 0;
   const move = (event: MouseEvent) => {
+    next = moved(range, whole, (start.clientX - event.clientX) * perPx);
     cancelAnimationFrame(frame);
-    frame = requestAnimationFrame(() => onZoom(moved(range, whole, (start.clientX - event.clientX) * perPx)));
+    frame = requestAnimationFrame(() => onMove(next));
   };
   const end = () => {
+    cancelAnimationFrame(frame);
     document.removeEventListener("mousemove", move);
     u.over.classList.remove("panning");
+    panning = false;
+    onZoom(next);
   };
+  panning = true;
+  moveCursor(u, -10, -10);
   u.over.classList.add("panning");
   document.addEventListener("mousemove", move);
   document.addEventListener("mouseup", end, { once: true });
