@@ -39,8 +39,9 @@ function htmlOf(text: string, folder: string): { title: string; html: string } {
         return page ? `<a href="${BASE}${page}${anchor}">${inner}</a>` : inner;
       },
       table(token) {
+        const cell = (tag: string, tokens: Token[]) => `<${tag}>${this.parser.parseInline(tokens)}</${tag}>`;
         const cells = (row: { tokens: Token[] }[], tag: string) =>
-          row.map((cell) => `<${tag}>${this.parser.parseInline(cell.tokens)}</${tag}>`).join("");
+          row.map(({ tokens }) => (tokens.length ? cell(tag, tokens) : cell("td", tokens))).join("");
         const body = token.rows.map((row) => `<tr>${cells(row, "td")}</tr>`).join("");
         return `<div class="wide" tabindex="0"><table><thead><tr>${cells(token.header, "th")}</tr></thead><tbody>${body}</tbody></table></div>`;
       },

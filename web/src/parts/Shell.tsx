@@ -34,7 +34,7 @@ export function Shell({ info }: { info: ServerInfo }) {
         Skip to content
       </a>
       <div className="shell">
-        <div className={menu.open ? "side open" : "side"} id="menu">
+        <header className={menu.open ? "side open" : "side"} id="menu">
           <Link to="/" className="brand">
             <img src="/ui/icon.svg" alt="" width="20" height="20" />
             Tunefleet
@@ -56,7 +56,7 @@ export function Shell({ info }: { info: ServerInfo }) {
             ))}
           </nav>
           <Foot info={info} onKeys={() => setOpened("keys")} />
-        </div>
+        </header>
         <main id="main" className="main" tabIndex={-1}>
           <Connection />
           <Outlet />

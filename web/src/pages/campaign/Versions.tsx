@@ -33,7 +33,9 @@ export function Versions({
           <th className="num">Metric</th>
           <th className="hide-phone">Reason</th>
           <th className="hide-phone">Created</th>
-          <th />
+          <th>
+            <span className="hidden">Actions</span>
+          </th>
         </tr>
       </thead>
       <tbody>

@@ -58,7 +58,9 @@ function All() {
                 <th className="hide-phone">Owner</th>
                 <th className="hide-phone">Created</th>
                 <th>Used</th>
-                <th />
+                <th>
+                  <span className="hidden">Actions</span>
+                </th>
               </tr>
             </thead>
             <tbody>

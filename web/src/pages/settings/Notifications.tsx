@@ -46,7 +46,9 @@ export function Notifications() {
                     <th>Channel</th>
                     <th className="hide-phone">Target</th>
                     <th>Events</th>
-                    <th />
+                    <th>
+                      <span className="hidden">Actions</span>
+                    </th>
                   </tr>
                 </thead>
                 <tbody>

@@ -53,7 +53,9 @@ export function Files({ task }: { task: TaskAnswer }) {
                     <th className="num hide-phone">Size</th>
                     <th className="hide-phone">Saved</th>
                     <th className="num hide-phone">Save time</th>
-                    <th />
+                    <th>
+                      <span className="hidden">Actions</span>
+                    </th>
                   </tr>
                 </thead>
                 <tbody>

@@ -35,7 +35,9 @@ export function Agents({ agents }: { agents: readonly AgentView[] }) {
             <th>Last poll</th>
             <th className="hide-phone">Version</th>
             <th className="hide-phone">Owner</th>
-            <th />
+            <th>
+              <span className="hidden">Actions</span>
+            </th>
           </tr>
         </thead>
         <tbody>
