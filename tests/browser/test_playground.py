@@ -35,6 +35,16 @@ spec:
   lora: {{r: 4, target_modules: all-linear}}
   training: {{max_steps: 3, batch_size: 1, max_seq_length: 256}}
 """
+PLAIN = """apiVersion: tunefleet/v1
+kind: Workflow
+metadata: {name: plain}
+spec:
+  taskType: lora_sft
+  model: {source: {identifier: "builtin:gsm8k-llama-2m"}}
+  data: {path: "builtin:gsm8k", prompt_column: question, response_column: answer, separator: " => ", max_samples: 8}
+  lora: {r: 4, target_modules: all-linear}
+  training: {max_steps: 2, batch_size: 1, max_seq_length: 128}
+"""
 ASKED = '<img src="x" onerror="document.title=1"> Betty has 12 eggs. She buys'
 
 
@@ -205,6 +215,24 @@ def test_rated_answers_become_a_dataset_that_dpo_trains_on(
     ratings.get_by_role("button", name="Clear").click()
     entered.get_by_role("dialog").get_by_role("button", name="Clear").click()
     expect(ratings).to_have_count(0)
+
+
+def test_a_model_of_plain_text_is_asked_as_it_was_trained(entered: Page, client: Client) -> None:
+    task = client.submit(PLAIN).task_id
+    assert client.tasks.wait(task, timeout_s=PATIENCE_S).status == "completed"
+    entered.goto("/ui/playground")
+    entry(entered, "plain").get_by_role("button", name="Chat").click()
+    session = opened(entered)
+    assert client.tasks.get(session).spec["inference"]["chat_template"] is False
+    exact(entered)
+    message = entered.get_by_label("Message", exact=True)
+    message.fill("Betty has 12 eggs.")
+    message.press("Enter")
+    first = answer(entered, "tuned")
+    assert first == told(client, session, "tuned", "Betty has 12 eggs. => ")
+    expect(entered.locator(".question")).to_have_text("Betty has 12 eggs.")
+    client.tasks.end_chat(session)
+    assert client.tasks.wait(session, timeout_s=PATIENCE_S).status == "completed"
 
 
 def test_a_merged_model_answers_beside_the_one_that_it_was_made_of(entered: Page, client: Client, trained: str) -> None:

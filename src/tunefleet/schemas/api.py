@@ -330,6 +330,7 @@ class ArtifactOrigin(Message):
         eval_loss: Eval loss before and after training, in nats per token.
         exact_match: Share of correct answers before and after training.
         row_shape: How the rows were read; `pair` is trained as plain text.
+        separator: Text between prompt and response of a `pair`.
         campaign: Whether a campaign submitted it.
     """
 
@@ -343,6 +344,7 @@ class ArtifactOrigin(Message):
     eval_loss: tuple[float, float] | None = None
     exact_match: tuple[float, float] | None = None
     row_shape: str | None = None
+    separator: str | None = None
     campaign: bool = False
 
 

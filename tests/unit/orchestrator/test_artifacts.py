@@ -265,6 +265,7 @@ async def test_a_list_says_what_each_model_was_made_of(lab: Lab) -> None:
         "eval_loss": (2.5, 1.25),
         "exact_match": (0.25, 0.5),
         "row_shape": "pair",
+        "separator": "\n\n",
         "campaign": False,
     }
     assert (later.origin.loads, later.origin.eval_loss, later.origin.campaign) == ((trained,), None, True)

@@ -12,9 +12,13 @@ from tunefleet.db.repositories import tasks, workflows
 from tunefleet.db.rows import ArtifactRow, DocumentRow, TaskRow
 from tunefleet.orchestrator import redaction
 from tunefleet.schemas.api import ArtifactOrigin
+from tunefleet.spec.options.data import TrainingData
 
 # Keys below `data` that name the rows of a training run, in the order of precedence.
 _DATA_KEYS: Final = ("artifact", "dataset_name", "path", "url")
+# Rows of prompt and response that are trained as plain text, with this between them by default.
+_PAIR: Final = "pair"
+_SEPARATOR: Final[str] = TrainingData.model_fields["separator"].default
 # Campaigns submit workflows with keys that begin with their id.
 _CAMPAIGN_KEY: Final = "camp-"
 
@@ -35,6 +39,7 @@ def _origin(task: TaskRow, document: DocumentRow, *, campaign: bool) -> Artifact
     spec, inputs = redaction.tree(orjson.loads(document.as_run)), orjson.loads(document.inputs)
     result = _block(_block(orjson.loads(document.result) if document.result else None, "result"))
     match = _block(_block(result, "held_out"), "exact_match")
+    shape = _block(result, "data").get("shape")
     return ArtifactOrigin(
         task_name=task.name,
         task_kind=task.kind,
@@ -45,7 +50,8 @@ def _origin(task: TaskRow, document: DocumentRow, *, campaign: bool) -> Artifact
         loads=_loaded_tasks(spec),
         eval_loss=_pair(_block(result, "losses"), "held_out_before", "held_out_after"),
         exact_match=_pair(match, "before", "after"),
-        row_shape=_block(result, "data").get("shape"),
+        row_shape=shape,
+        separator=_block(spec, "data").get("separator", _SEPARATOR) if shape == _PAIR else None,
         campaign=campaign,
     )
 

@@ -4,9 +4,10 @@ import { Link } from "@tanstack/react-router";
 import { useCallback, useEffect, useRef, useState } from "react";
 import { ApiError, api, ask } from "../../api/client";
 import { chatQuery } from "../../api/queries_data";
+import { libraryQuery } from "../../api/queries_models";
 import type { TaskAnswer } from "../../api/schema";
 import { sideBySide, standingOf } from "../../lib/chats";
-import { shortName } from "../../lib/models";
+import { LOADED, shortName } from "../../lib/models";
 import { type Rating, rated } from "../../lib/preferences";
 import { FIRST_SAMPLING } from "../../lib/sampling";
 import { Copyable, Status } from "../../parts/bits";
@@ -36,7 +37,10 @@ export function Session({ task }: { task: TaskAnswer }) {
   const spec = task.spec as ChatSpec;
   const base = shortName(spec.model?.source?.identifier ?? "base");
   useTitle(`${name} · Playground`);
-  const talk = useTalk(task.id, name);
+  const isPlain = spec.inference?.chat_template === false;
+  const library = useQuery({ ...libraryQuery, enabled: isPlain }).data?.items;
+  const loaded = library?.find(({ artifact }) => artifact.digest === task.inputs?.[LOADED]);
+  const talk = useTalk(task.id, name, (isPlain && loaded?.artifact.origin?.separator) || "");
   const kept = useKept("playground", FIRST_SETTINGS, undefined, localStorage);
   const { sampling, markdown } = kept.value;
   const ratings = useRatings();
@@ -51,9 +55,8 @@ export function Session({ task }: { task: TaskAnswer }) {
     onAgain: (turn, model) => talk.again(turn, model, sampling),
     onShow: talk.show,
     onRate: (turn, model, rating) => {
-      const plain = spec.inference?.chat_template === false;
       const after = talk.rate(turn, model, rating);
-      ratings.set((all) => rated(all, ratedOf(talk.turns, after, sampling.system, name, plain)));
+      ratings.set((all) => rated(all, ratedOf(talk.turns, after, sampling.system, name, isPlain)));
     },
   });
   return (

@@ -64,7 +64,8 @@ export interface Talk {
   reset: () => void;
 }
 
-export function useTalk(taskId: string, name: string): Talk {
+/** `separator`: what follows a message in the prompt; a model of plain text was trained with it before each answer. */
+export function useTalk(taskId: string, name: string, separator: string): Talk {
   const [first] = useState<Conversation>(() => ({ turns: [], at: Date.now(), name }));
   const kept = useKept(conversationKey(taskId), first, isAnswered, localStorage);
   const { turns } = kept.value;
@@ -84,7 +85,10 @@ export function useTalk(taskId: string, name: string): Talk {
     const all = models.map((model) => {
       const place = turn.answers[model]?.length ?? 0;
       const request = { model, stream: true, ...requestOf(sampling), messages: [] as Message[] };
-      request.messages = [...historyOf(before, model, sampling.system), { role: "user", content: turn.question }];
+      const history = historyOf(before, model, sampling.system);
+      request.messages = [...history, { role: "user" as const, content: turn.question }].map((message) =>
+        message.role === "user" ? { ...message, content: message.content + separator } : message,
+      );
       return answer(
         taskId,
         request,
