@@ -115,6 +115,7 @@ _TOKEN: Final = "att-0123456789ab.2cf24dba5fb0a30e26e83b2ac5b9e29e"
 _FILE: Final = {"path": "train.jsonl", "digest": _DIGEST, "size_bytes": 5}
 _TASK_BODIES: Final[dict[str, dict[str, Any]]] = {
     "SubmitRequest": {"document": DOCUMENT, "filename": "hello.yaml"},
+    "TaskEdit": {"name": "baseline", "tags": ["sweep"], "notes": "Warm-up is too short."},
     "CloneRequest": {"overrides": {"training.learning_rate": 1e-4}},
     "RetryRequest": {"overrides": {"stages.train.spec.training.learning_rate": 1e-4}},
     "CommandRequest": {"command": "set", "data": {"learning_rate": 1e-4}},

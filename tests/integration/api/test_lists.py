@@ -25,7 +25,7 @@ def test_tasks_are_searched_sorted_counted_and_cancelled_together(admin: httpx.C
 
 
 def test_what_no_list_has_is_refused(admin: httpx.Client, running: Running) -> None:
-    is_problem(admin.get("/tasks", params={"sort": "spec"}), 422, "request_invalid")
+    is_problem(admin.get("/tasks", params={"sort": "spec"}), 422, "input_invalid")
     is_problem(admin.get("/tasks/counts", params={"limit": 3}), 422, "input_invalid")
     is_problem(admin.get("/tasks", params={"sort": "name", "cursor": "12"}), 422, "input_invalid")
     is_problem(admin.post("/tasks/bulk", json={"action": "abort", "task_ids": ["a"]}), 422, "request_invalid")

@@ -259,6 +259,21 @@ def test_a_clone_uploads_the_files_that_its_changes_name(
     assert (absent.code, "relative to the current folder" in absent.err) == (3, True)
 
 
+def test_a_task_gets_a_name_tags_and_notes_and_is_listed_by_tag(cli: Cli, client: Client) -> None:
+    first, second = (client.submit(ECHO).task_id for _ in range(2))
+    edited = cli("edit", first, "--name", "baseline", "--tag", "edited-one", "--notes", "as before", "--json").json[0]
+    assert (edited["name"], edited["tags"], edited["notes"]) == ("baseline", ["edited-one"], "as before")
+    assert cli("edit", second, "--tag", "edited-one", "--tag", "other").out == f"Changed {second} (hello).\n"
+    assert {task["id"] for task in cli("ls", "--tag", "edited-one", "--json").json} == {first, second}
+    cli("edit", first, second, "--untag", "edited-one", "--notes", "")
+    assert [client.tasks.get(id_).tags for id_ in (first, second)] == [(), ("other",)]
+    restored = cli("edit", first, "--name", "", "--json").json[0]
+    assert (restored["name"], restored["notes"]) == ("hello", None)
+    assert (cli("edit", first).code, cli("edit", first, second, "--name", "x").code) == (3, 3)
+    assert cli("edit", first, "--tag", "a,b").code == 3
+    cli("cancel", first, second)
+
+
 def test_clone_rm_prune(cli: Cli, client: Client, hand: HandWorker) -> None:
     first = client.submit(ECHO).task_id
     cloned = cli("clone", first, "--set", "data.items=[a, b, c]", "--json").json[0]

@@ -102,7 +102,8 @@ def test_one_broken_page_among_whole_ones_is_told_in_our_words(tmp_path: Path) -
     with path.open("r+b") as file:
         file.seek(path.stat().st_size - 4096)
         file.write(b"\xaa" * 4096)
-    with pytest.raises(StoreError, match=r"test\.db is damaged") as caught:
+    # Which of the two depends on the table that the last page belongs to.
+    with pytest.raises(StoreError, match=r"test\.db (is damaged|has damaged pages)") as caught:
         Database.open(path)
     assert "***" not in caught.value.message
     assert "backup" in (caught.value.hint or "")

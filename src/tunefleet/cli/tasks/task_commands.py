@@ -298,6 +298,7 @@ def edit(
     tags: Annotated[list[str] | None, typer.Option("--tag", help="Add a tag; may be repeated.")] = None,
     removed: Annotated[list[str] | None, typer.Option("--untag", help="Remove a tag; may be repeated.")] = None,
     notes: Annotated[str | None, typer.Option("--notes", help="New notes; empty removes them.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Rename a run, or change its tags and notes."""
     if name is not None and len(tasks) > 1:
@@ -314,10 +315,12 @@ def edit(
                 )
                 if refused is not None:
                     raise InputError(refused.detail or "The tags were not changed.", hint=refused.hint)
-        for task_id in ids if fields else ():
-            client.tasks.edit(task_id, **fields)
-    for task_id in ids:
-        say(f"Changed {task_id}.")
+        done = [client.tasks.edit(task_id, **fields) if fields else client.tasks.get(task_id) for task_id in ids]
+    if as_json:
+        print_json(done)
+        return
+    for task in done:
+        say(f"Changed {task.id} ({task.name}).")
 
 
 @examples("tunefleet rm task-3f9a", "tunefleet rm --yes $(tunefleet ls --status failed --json | jq -r '.[].id')")

@@ -6,9 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Float, Select, and_, bindparam, exists, func, or_, select
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Double,
+    Float,
+    Select,
+    and_,
+    bindparam,
+    case,
+    cast,
+    exists,
+    func,
+    or_,
+    select,
+)
+from sqlalchemy.types import UserDefinedType
 
-from tunefleet.db.engine.json_number import json_number
 from tunefleet.db.rows import TaskRow
 from tunefleet.db.tables.core import task_tags, tasks, workflows
 from tunefleet.db.tables.operations import journal_room, task_engines
@@ -32,6 +47,14 @@ SORTS: Final = ("created", *_SORTS)
 _GROUPS: Final = ("status", "kind", "owner", "worker_id", "model", "method")
 # Beyond every metric: tasks without the metric come last in both directions.
 _BEYOND: Final = 1.7e308
+
+
+class _Jsonb(UserDefinedType[Any]):
+    # SQLAlchemy's own JSONB would load the PostgreSQL dialect in every SQLite server.
+    cache_ok = True
+
+    def get_col_spec(self, **_: Any) -> str:
+        return "JSONB"
 
 
 class Place(NamedTuple):
@@ -126,8 +149,23 @@ def _sort_key(connection: Connection, selection: TaskSelection) -> ColumnElement
     group, _, name = selection.sort.partition(".")
     if not name:
         return _SORTS.get(group, tasks.c.seq)
-    value = json_number(connection, journal_room.c.summary, group, name)
+    value = _json_number(connection, journal_room.c.summary, group, name)
     return func.coalesce(value, -_BEYOND if selection.descending else _BEYOND)
+
+
+def _json_number(connection: Connection, column: Column[Any], group: str, name: str) -> ColumnElement[float | None]:
+    """Return the number at `group.name` of a column with a JSON object of objects; null if it is no number.
+
+    Args:
+        name: Without quotation marks and backslashes, which SQLite's paths do not support.
+    """
+    if connection.dialect.name == "sqlite":
+        path = f'$.{group}."{name}"'
+        kind = func.json_type(column, path)
+        return case((kind.in_(("integer", "real")), func.json_extract(column, path, type_=Double)))
+    value = cast(column, _Jsonb())
+    kind = func.jsonb_typeof(func.jsonb_extract_path(value, group, name))
+    return case((kind == "number", cast(func.jsonb_extract_path_text(value, group, name), Double)))
 
 
 def _rows(connection: Connection, query: Select[Any]) -> list[TaskRow]:
