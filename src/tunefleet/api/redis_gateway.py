@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import socket
 
+from tunefleet.db.fleet import worker_rows
 from tunefleet.db.fleet import worker_rows as workers
-from tunefleet.db.repositories import controls
 from tunefleet.orchestrator.access.permissions import REDIS_WORKER
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.workers import exchange as worker_exchange
@@ -43,7 +43,7 @@ class RedisWorkerService:
 
     async def elastic_disabled(self) -> frozenset[str]:
         """Return the workers that elastic scaling keeps on standby."""
-        return frozenset(await self._core.read(controls.elastic_disabled))
+        return frozenset(await self._core.read(worker_rows.elastic_disabled))
 
     async def workers(self) -> dict[str, bool]:
         """Return the known workers, and whether each is online."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.unit.orchestrator.journalled import launch, metric, read
 from tests.unit.orchestrator.lab import FakeWorker, Lab
 from tunefleet.db import Connection
-from tunefleet.db.repositories import journal, journal_totals
+from tunefleet.db.repositories import journal
 from tunefleet.errors import ConflictError, NotFoundError, OffsetConflict
 from tunefleet.observability.scrub import scrub, scrub_bytes
 from tunefleet.orchestrator.tasks import tasks
@@ -82,7 +82,7 @@ async def test_of_other_records_so_many_are_kept_and_an_event_says_so(
         cursor = await lab.journal(offer.token, "l1", records[cursor : cursor + 3], from_seq=cursor)
     assert cursor == len(records)
     assert await steps(lab, offer.task_id) == [1, 2]
-    kept = await lab.core.read(partial(journal_totals.get, task_id=offer.task_id))
+    kept = await lab.core.read(partial(journal.totals, task_id=offer.task_id))
     assert kept is not None
     assert 8 <= kept.records <= 12
     page = await events.after(lab.core, lab.admin, 0)

@@ -10,10 +10,9 @@ import threading
 import time
 from typing import Final
 
-from tunefleet.agent.jobs.job import AgentJob
+from tunefleet.agent.jobs.job import AgentJob, AgentRecord
 from tunefleet.agent.jobs.job_context import AgentContext
 from tunefleet.agent.jobs.job_inputs import prepare
-from tunefleet.agent.jobs.records import AgentRecord
 from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError, TunefleetError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.lifecycle.task import TaskReason

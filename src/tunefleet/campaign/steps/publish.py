@@ -8,7 +8,7 @@ from typing import Any
 
 from tunefleet.campaign import publish_targets
 from tunefleet.campaign.contract import Candidate, Later, Outcome, Repeatable, StepContext
-from tunefleet.campaign.hub_models import HUB
+from tunefleet.campaign.publish_targets import HUB
 from tunefleet.campaign.scratch_folder import step_folder
 from tunefleet.campaign.service.step_progress import Activity
 from tunefleet.integrations.publishing import hub

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tunefleet.campaign import promotion_rule
 from tunefleet.campaign.contract import Later, Outcome, Repeatable, StepContext, StepFailed
+from tunefleet.campaign.steps import gate
 from tunefleet.lifecycle.cycle import StepName
 
 
@@ -21,9 +21,9 @@ class SelectStep(Repeatable):
         measured, metric = evaluated["candidates"], evaluated.get("metric", "loss")
         losses = [None if each is None else float(each["loss"]) for each in measured]
         if metric == "loss":
-            return {"losses": losses, "chosen": promotion_rule.best(losses)}
+            return {"losses": losses, "chosen": gate.best(losses)}
         scores = [None if each is None else _score(each["metrics"][metric]) for each in measured]
-        return {"losses": losses, "metric": metric, "scores": scores, "chosen": promotion_rule.best(losses, scores)}
+        return {"losses": losses, "metric": metric, "scores": scores, "chosen": gate.best(losses, scores)}
 
     async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
         """Return the selected candidate."""

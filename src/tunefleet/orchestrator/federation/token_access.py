@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from tunefleet.db import DEFAULT_PROJECT, Connection, after_commit, wake
-from tunefleet.db.federations import federation_tokens, federations
-from tunefleet.db.federations.federation_tokens import TokenRow
-from tunefleet.db.federations.federations import FederationRow
+from tunefleet.db.federations import federations
+from tunefleet.db.federations.federations import FederationRow, TokenRow
 from tunefleet.errors import AuthError, InputError
 from tunefleet.orchestrator.access.permissions import KEYS, FederationActor, KeyCache
 from tunefleet.orchestrator.context import ServerContext
@@ -42,12 +41,12 @@ async def authenticate(core: ServerContext, token: str) -> FederationActor:
 def _look_up(connection: Connection, *, federation_id: str) -> tuple[TokenRow, str]:
     federation = federations.find(connection, None, federation_id)
     project = DEFAULT_PROJECT if federation is None else federation.project
-    return federation_tokens.get(connection, federation_id), project
+    return federations.token(connection, federation_id), project
 
 
 def current(connection: Connection, server_secret: bytes, federation_id: str) -> str:
     """Return the current token of a federation."""
-    return token_of(server_secret, federation_id, federation_tokens.get(connection, federation_id).serial)
+    return token_of(server_secret, federation_id, federations.token(connection, federation_id).serial)
 
 
 async def show(
@@ -70,7 +69,7 @@ async def show(
                 f"{name} is not a participant of {row.id} ({', '.join(sorted(named)[:20])}).",
                 hint=f"`tunefleet federation token {row.id} --for {min(named)}` creates the token of one of them.",
             )
-        return _shown(core, row, federation_tokens.get(connection, row.id), name)
+        return _shown(core, row, federations.token(connection, row.id), name)
 
     return await core.read(operation)
 
@@ -93,7 +92,7 @@ def _replace(
 ) -> FederationToken:
     row, now = find(connection, caller, reference, lock=True), core.clock.wall()
     may_manage(caller, row)
-    replaced = federation_tokens.replace(connection, row.id, old_until=now + old_for_s if old_for_s else None)
+    replaced = federations.replace_token(connection, row.id, old_until=now + old_for_s if old_for_s else None)
     # After the commit: a request that runs meanwhile would cache the old serial again. The topic clears other servers'
     # caches.
     after_commit(connection, core.state(KeyCache).forget)

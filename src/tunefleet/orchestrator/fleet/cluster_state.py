@@ -9,9 +9,9 @@ from typing import Final
 
 from tunefleet.db import DEFAULT_PROJECT, Connection
 from tunefleet.db.fleet import worker_rows
-from tunefleet.db.repositories import attempts, controls, queue, resumes, tasks
+from tunefleet.db.fleet.worker_rows import ControlRow
+from tunefleet.db.repositories import attempts, queue, tasks
 from tunefleet.db.repositories.attempts import Held
-from tunefleet.db.repositories.controls import ControlRow
 from tunefleet.db.repositories.queue import STRIKES
 from tunefleet.db.rows import TaskRow, WorkerRow
 from tunefleet.orchestrator.access import quotas
@@ -126,7 +126,7 @@ def states(connection: Connection, snapshot: FleetSnapshot) -> list[WorkerState]
     for cordon in queue.all_cordons(connection):
         if cordon.strikes >= STRIKES and cordon.until > snapshot.now:
             cordoned.setdefault(cordon.worker_id, set()).add(cordon.kind)
-    decided = controls.all_rows(connection)
+    decided = worker_rows.all_controls(connection)
     nothing: frozenset[str] = frozenset()
     found = []
     for columns in worker_rows.with_capabilities(connection):
@@ -141,7 +141,7 @@ def state_of(connection: Connection, snapshot: FleetSnapshot, row: WorkerRow) ->
     """Return an agent's state as if it were a worker that gets tasks; strikes do not count."""
     mine = attempts.open_of(connection, row.id).values()
     held = ";".join(Held(each.slot_class, each.requirement_key, each.gpus or "").text() for each in mine)
-    decided = controls.get(connection, row.id)
+    decided = worker_rows.controls_of(connection, row.id)
     columns = row.id, row.status, row.session, row.capabilities, row.project
     facts = _facts(columns, snapshot, held, frozenset(), decided)
     return replace(worker_state.state(facts, partial(needs, connection)), pulls=False)
@@ -277,7 +277,7 @@ def _held_back(
 
 
 def _bound_workers(connection: Connection, rows: Sequence[TaskRow]) -> dict[str, str]:
-    found = resumes.of_tasks(connection, [row.id for row in rows if row.slot_class == "job"])
+    found = attempts.resumes_of(connection, [row.id for row in rows if row.slot_class == "job"])
     return {task_id: row.worker_id for task_id, row in found.items() if row.bound and row.worker_id is not None}
 
 

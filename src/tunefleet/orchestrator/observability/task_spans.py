@@ -11,8 +11,8 @@ from functools import partial
 from typing import Final
 
 from tunefleet.db import Connection, after_commit
-from tunefleet.db.repositories import attempts, traces
-from tunefleet.db.repositories.traces import TraceRow
+from tunefleet.db.repositories import attempts, tasks
+from tunefleet.db.repositories.tasks import TraceRow
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import FINAL
 from tunefleet.observability import traceparent
@@ -50,10 +50,10 @@ class TaskSpans:
         heads = _heads(connection, tries)
         ids = {row.id for row in rows} | {row.task_id for row in (*tries, *heads.values())}
         ids |= {row.parent_task_id for row in rows if row.status in _FINAL and row.parent_task_id is not None}
-        known = traces.of_tasks(connection, sorted(ids))
+        known = tasks.traces_of(connection, sorted(ids))
         fresh = [row.id for row in rows if row.version == 0 and row.id not in known]
         new = _begun(fresh, known, {each.task_id: each.origin for each in noted if isinstance(each, Descends)})
-        traces.add(connection, new.values())
+        tasks.add_traces(connection, new.values())
         after_commit(connection, partial(self._tell, {**known, **new}, rows, tries, heads))
 
     def _tell(

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tunefleet.db import Connection
 from tunefleet.db.engine.writer import note
-from tunefleet.db.repositories import traces
-from tunefleet.db.repositories.traces import TraceRow
+from tunefleet.db.repositories import tasks
+from tunefleet.db.repositories.tasks import TraceRow
 from tunefleet.observability import traceparent
 from tunefleet.observability.traceparent import SpanContext
 
@@ -34,8 +34,8 @@ def inherit(connection: Connection, origins: Mapping[str, str]) -> None:
     """
     if not origins:
         return
-    known = traces.of_tasks(connection, sorted(set(origins.values())))
+    known = tasks.traces_of(connection, sorted(set(origins.values())))
     places = {id_: traceparent.read(row.traceparent) for id_, row in known.items()}
     found = [(task_id, place) for task_id, origin in origins.items() if (place := places.get(origin)) is not None]
-    traces.add(connection, [below(*each) for each in found])
+    tasks.add_traces(connection, [below(*each) for each in found])
     note(connection, [Descends(*each) for each in origins.items() if each[1] not in places])

@@ -6,8 +6,8 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 
-from tunefleet.db.repositories import direct_uploads
-from tunefleet.db.repositories.direct_uploads import ArrivingRow
+from tunefleet.db.repositories import artifacts
+from tunefleet.db.repositories.artifacts import ArrivingRow
 from tunefleet.errors import (
     MachineError,
 )
@@ -26,7 +26,7 @@ async def abort(core: ServerContext, row: ArrivingRow) -> None:
     # The row is deleted last, so that an upload that the store fails to abort is retried.
     if core.blobs.direct is not None:
         await asyncio.to_thread(core.blobs.direct.discard, row.name, row.ref)
-    await core.write(lambda connection: direct_uploads.delete_one(connection, row.name))
+    await core.write(lambda connection: artifacts.delete_arriving(connection, row.name))
 
 
 async def collect(core: ServerContext, unknown_s: float) -> int:
@@ -35,12 +35,12 @@ async def collect(core: ServerContext, unknown_s: float) -> int:
     if direct is None:
         return 0
     before = now - core.settings.garbage_grace_s
-    abandoned = await core.read(lambda connection: direct_uploads.given_up(connection, before))
+    abandoned = await core.read(lambda connection: artifacts.arriving_given_up(connection, before))
     abandoned = [row for row in abandoned if row.name not in core.state(DirectUploadState).verifying]
     for row in abandoned:
         await abort(core, row)
     # Read after the rows above; an upload that starts after this is too young for `sweep`.
-    known_names = await core.read(direct_uploads.names)
+    known_names = await core.read(artifacts.arriving_names)
     try:
         unknown = await asyncio.to_thread(direct.sweep, now - unknown_s, known_names)
     except MachineError as error:

@@ -16,7 +16,8 @@ from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.orchestrator.federation import deletion, rounds, service, token_access
+from tunefleet.orchestrator.federation import rounds, service, token_access
+from tunefleet.orchestrator.federation.service import forget
 from tunefleet.orchestrator.federation.status import move, spec_of
 from tunefleet.orchestrator.federation.task_parts import worker_of
 from tunefleet.orchestrator.federation.updates import acceptance
@@ -73,7 +74,7 @@ def remove_with(connection: Connection, removed: Sequence[TaskRow], now: float) 
     """Delete the federations of removed tasks; a running one is cancelled first."""
     end_with(connection, removed, now)
     for row in federations.of_tasks(connection, [task.seq for task in removed], lock=True).values():
-        deletion.forget(connection, row)
+        forget(connection, row)
 
 
 def for_offers(connection: Connection, offers: Sequence[OfferRow], secret: bytes) -> dict[str, FederatedPart]:

@@ -13,8 +13,8 @@ from typing import Any, Final, TypeVar
 import orjson
 
 from tunefleet.db import Connection
-from tunefleet.db.repositories import events, journal, journal_totals, tasks
-from tunefleet.db.repositories.journal_totals import RoomRow
+from tunefleet.db.repositories import events, journal, tasks
+from tunefleet.db.repositories.journal import JournalTotalsRow
 
 T = TypeVar("T", bound=tuple[Any, ...])
 
@@ -40,7 +40,7 @@ class JournalUsage:
     """Usage of a task's limits while a transaction adds records."""
 
     task_id: str
-    row: RoomRow
+    row: JournalTotalsRow
     new: bool
     series: set[str] = field(default_factory=set)
     dropped: set[str] = field(default_factory=set)
@@ -48,8 +48,8 @@ class JournalUsage:
     @classmethod
     def of(cls, connection: Connection, task_id: str) -> JournalUsage:
         """Read the usage of a task."""
-        row = journal_totals.get(connection, task_id)
-        known = row or RoomRow(task_id)
+        row = journal.totals(connection, task_id)
+        known = row or JournalTotalsRow(task_id)
         return cls(task_id, known, row is None, set(orjson.loads(known.series)))
 
     def take_records(self, rows: Sequence[T]) -> list[T]:
@@ -97,7 +97,7 @@ class JournalUsage:
         if len(self.series) != len(orjson.loads(series)):
             series = orjson.dumps(sorted(self.series)).decode()
         self.row = self.row._replace(series=series, told=orjson.dumps(reported + fresh).decode())
-        journal_totals.put(connection, self.row, new=self.new)
+        journal.put_totals(connection, self.row, new=self.new)
         self.new = False
         if fresh:
             _append_events(connection, self.task_id, fresh, keep, now)

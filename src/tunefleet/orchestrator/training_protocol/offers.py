@@ -8,7 +8,7 @@ import orjson
 
 from tunefleet.db import Connection
 from tunefleet.db.access import project_rows
-from tunefleet.db.repositories import queue, resumes, shards, tasks, training_protocol
+from tunefleet.db.repositories import attempts, queue, shards, tasks, training_protocol
 from tunefleet.db.repositories.attempts import OfferRow
 from tunefleet.db.rows import TaskRow, WorkerRow
 from tunefleet.orchestrator.access.quotas import QuotaChecks
@@ -62,7 +62,7 @@ def suits(connection: Connection, agent: WorkerRow, row: TaskRow, *, leased: boo
 
 def refusal(connection: Connection, agent: WorkerRow, row: TaskRow, *, leased: bool) -> str | None:
     """Return why a task is not for an agent regardless of resources; None if it is."""
-    where = resumes.of_tasks(connection, [row.id]).get(row.id)
+    where = attempts.resumes_of(connection, [row.id]).get(row.id)
     if where is not None and where.bound and where.worker_id != agent.id:
         return f"It resumes from a checkpoint that only {where.worker_id} has."
     if shards.of_tasks(connection, [row.seq]):

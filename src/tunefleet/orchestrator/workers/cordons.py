@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tunefleet.db import Connection
-from tunefleet.db.repositories import controls, events
-from tunefleet.db.repositories.controls import ControlRow
+from tunefleet.db.fleet import worker_rows
+from tunefleet.db.fleet.worker_rows import ControlRow
+from tunefleet.db.repositories import events
 from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import WorkerRow
 from tunefleet.errors import ConflictError
@@ -75,10 +76,10 @@ async def _apply_control(
 
     def operation(connection: Connection) -> None:
         row = views.owned(connection, actor, worker_id)
-        control = controls.get(connection, worker_id)
+        control = worker_rows.controls_of(connection, worker_id)
         wanted = change(row, control)
         if wanted != control:
-            controls.put(connection, wanted)
+            worker_rows.put_controls(connection, wanted)
             events.append(connection, [Event(event_kind, now, worker_id=worker_id, data={"by": actor.owner})])
 
     await core.write(operation)

@@ -12,7 +12,7 @@ import orjson
 from tunefleet.artifacts import BlobStore
 from tunefleet.db import Connection, wake
 from tunefleet.db.fleet import worker_rows
-from tunefleet.db.repositories import artifacts, attempts, controls, discards, events, journal, queue, tasks
+from tunefleet.db.repositories import artifacts, attempts, events, journal, queue, tasks
 from tunefleet.db.repositories.attempts import OfferRow
 from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import AttemptRow, TaskRow
@@ -191,7 +191,7 @@ def apply(
     }
     tasks.set_reached(connection, reached.items())
     rows.update((id_, rows[id_]._replace(reached=max(rows[id_].reached, reached[id_]))) for id_ in reached)
-    discards.done(connection, worker_id, report.discarded)
+    worker_rows.finish_discards(connection, worker_id, report.discarded)
     # Before the ends: an end fails open commands, and must not fail the command that caused it.
     commands.take_outcomes(connection, report.outcomes, worker_id, open_attempts, rows, now)
     commands.note_stalls(connection, report.stalled, open_attempts, rows, now)
@@ -379,7 +379,7 @@ def build_reply(
         drop=drop,
         desired=tuple(_desired(attempts.desired(connection, worker_id), secret)) if running else (),
         commands=tuple(commands.sendable(connection, worker_id, open_attempts, secret)),
-        discard=tuple(discards.of_worker(connection, worker_id)),
+        discard=tuple(worker_rows.discards_of(connection, worker_id)),
         drain=_drain(connection, worker_id, report),
     )
     keys = {
@@ -400,7 +400,7 @@ def build_reply(
 
 
 def _drain(connection: Connection, worker_id: str, report: WorkerReport) -> bool | None:
-    wanted = bool(controls.get(connection, worker_id).drains)
+    wanted = bool(worker_rows.controls_of(connection, worker_id).drains)
     return None if report.leaves or wanted == report.draining else wanted
 
 

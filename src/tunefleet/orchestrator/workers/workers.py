@@ -6,9 +6,9 @@ from functools import partial
 
 from tunefleet.db import DEFAULT_PROJECT, Connection
 from tunefleet.db.fleet import worker_rows
-from tunefleet.db.repositories import attempts, commands, controls
+from tunefleet.db.fleet.worker_rows import ControlRow
+from tunefleet.db.repositories import attempts, commands
 from tunefleet.db.repositories import tasks as task_rows
-from tunefleet.db.repositories.controls import ControlRow
 from tunefleet.db.rows import WorkerRow
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
@@ -97,14 +97,14 @@ def _all(
         if attempt.task_seq in mine:
             running.setdefault(attempt.worker_id, []).append(attempt.task_id)
     rows = [row for row in worker_rows.all_rows(connection) if may_see_worker(actor, row.project)]
-    return rows, running, controls.all_rows(connection)
+    return rows, running, worker_rows.all_controls(connection)
 
 
 def _one(connection: Connection, *, actor: Actor, worker_id: str) -> tuple[WorkerRow, list[str], ControlRow]:
     row = _find_worker(connection, actor, worker_id)
     held = attempts.open_of(connection, worker_id).values()
     mine = task_rows.of_project(connection, actor.project, [attempt.task_seq for attempt in held])
-    return row, [each.task_id for each in held if each.task_seq in mine], controls.get(connection, worker_id)
+    return row, [each.task_id for each in held if each.task_seq in mine], worker_rows.controls_of(connection, worker_id)
 
 
 def _find_worker(connection: Connection, actor: Actor, worker_id: str) -> WorkerRow:

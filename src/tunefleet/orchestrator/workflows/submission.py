@@ -12,7 +12,7 @@ import orjson
 
 from tunefleet.db import Connection
 from tunefleet.db.fleet import clusters
-from tunefleet.db.repositories import dependencies, events, tasks, traces, workflows
+from tunefleet.db.repositories import dependencies, events, tasks, workflows
 from tunefleet.db.repositories.dependencies import EdgeRow
 from tunefleet.db.repositories.events import Event
 from tunefleet.db.repositories.task_transitions import New, enter
@@ -241,7 +241,7 @@ def _store_tasks(
     named = ((row, each.spec.engine) for row, each in zip(rows, planned, strict=True))
     clusters.name_engines(connection, [(row, engine.type) for row, engine in named if engine is not None])
     if submission.parent is not None:
-        traces.add(connection, [trace_links.below(row.id, submission.parent) for row in rows])
+        tasks.add_traces(connection, [trace_links.below(row.id, submission.parent) for row in rows])
     else:
         trace_links.inherit(connection, {row.id: row.parent_task_id for row in rows if row.parent_task_id is not None})
     tasks.use_artifacts(connection, used)

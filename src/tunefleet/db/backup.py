@@ -154,7 +154,7 @@ def _manifest(manifest_json: dict[str, Any], file: Path) -> Manifest:
     return manifest
 
 
-def lines_of(file: Path, table: str) -> Iterator[list[Any]]:
+def _lines_of(file: Path, table: str) -> Iterator[list[Any]]:
     """Yield the rows of a table, in the order of the manifest's columns."""
     with zipfile.ZipFile(file) as packed, packed.open(_member(table)) as member:
         for line in member:
@@ -238,7 +238,7 @@ def restore(
         for table in offline.tables_of(connection):
             if (part := manifest.tables.get(table.name)) is not None:
                 progress(table.name)
-                fill(connection, table, part, lines_of(file, table.name))
+                fill(connection, table, part, _lines_of(file, table.name))
         _count_on(connection, manifest.counters)
         if manifest.revision != migrate.HEAD:
             migrate.upgrade(connection)

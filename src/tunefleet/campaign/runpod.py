@@ -5,19 +5,32 @@ The job's id is stored with the step as soon as it is known, so that a running j
 
 from __future__ import annotations
 
+import math
+import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from tunefleet.campaign.contract import CycleFailed, NeedsYou, StepFailed
-from tunefleet.campaign.merging import runpod_wire as wire
 from tunefleet.client.external.third_party_api import NotArrivedError, Patience, Reply, Service
-from tunefleet.errors import AuthError, TunefleetError, UnreachableError
+from tunefleet.errors import AuthError, TunefleetError, UnreachableError, printable
+from tunefleet.observability.scrub import scrub
 from tunefleet.settings import CampaignSettings
 
+QUEUED: Final = "IN_QUEUE"
+COMPLETED: Final = "COMPLETED"
+TIMED_OUT: Final = "TIMED_OUT"
+CANCELLED: Final = "CANCELLED"
+_MEMORY: Final = re.compile(r"out of memory|outofmemory|oom[- ]?kill|cannot allocate memory", re.IGNORECASE)
+_AUTH: Final = re.compile(
+    r"\b40[13]\b|unauthori[sz]ed|forbidden|gated repo|is gated|invalid (user )?token|may not (read|be read|be written)",
+    re.IGNORECASE,
+)
+_TIME: Final = re.compile(r"execution ?timeout|timed? ?out", re.IGNORECASE)
+_MAX_REASON: Final = 300
 _FIRST_POLL_S: Final = 2.0
-_FINAL: Final = frozenset({wire.COMPLETED, wire.TIMED_OUT, wire.CANCELLED, "FAILED"})
+_FINAL: Final = frozenset({COMPLETED, TIMED_OUT, CANCELLED, "FAILED"})
 # RunPod drops a job's result half an hour after its end, so it is polled more often than that.
 _RESULT_KEPT_S: Final = 1200.0
 
@@ -151,7 +164,7 @@ class RunPod:
         await budget.check(seconds)
         token = self._token.get_secret_value() if self._settings.runpod_send_token else None
         account = self._username
-        body = wire.request(
+        body = _merge_request(
             known.lora,
             known.base,
             token=token,
@@ -164,7 +177,7 @@ class RunPod:
         )
         job = await self._submit(known, keep, body)
         await keep(replace(known, job=job, begun_at=self._now()))
-        return Waiting(job, wire.QUEUED, _FIRST_POLL_S)
+        return Waiting(job, QUEUED, _FIRST_POLL_S)
 
     async def _submit(self, known: Merging, keep: Keep, body: dict[str, Any]) -> str:
         """Record that a job is being submitted, and submit it; undo the record if it certainly was not accepted."""
@@ -209,17 +222,17 @@ class RunPod:
         status = str(payload.get("status", "no status"))
         secrets = (self._token.get_secret_value(), self._key.get_secret_value())
         if status in _FINAL:
-            took_s = wire.took_s(payload)
+            took_s = _job_duration_s(payload)
             await budget.pay(job, self._longest_s(known) if took_s is None else took_s)
-        if status == wire.COMPLETED:
+        if status == COMPLETED:
             try:
                 output = payload.get("output")
-                return Merged(job, wire.merged(output, secrets), wire.verified(output))
+                return Merged(job, _merged_repository(output, secrets), _is_verified(output))
             except StepFailed as error:
                 raise await self._failed(known, keep, error) from None
         if status in _FINAL:
             why = payload.get("error") or payload.get("output") or ("it was cancelled" if status == "CANCELLED" else "")
-            failed = wire.failure(str(why), timed_out=status == wire.TIMED_OUT, secrets=secrets)
+            failed = merge_failure(str(why), timed_out=status == TIMED_OUT, secrets=secrets)
             raise await self._failed(known, keep, failed)
         # Any other status, including unknown ones, means that the job is still running.
         waited = max(0.0, self._now() - known.begun_at)
@@ -248,3 +261,79 @@ def _refusal(reply: Reply) -> TunefleetError:
     if reply.status == 402:
         return NeedsYou("RunPod requires payment.", hint="Add credit to the account.")
     return StepFailed(f"RunPod returned {reply.status}.")
+
+
+def _merge_request(  # noqa: PLR0913 -- the fields of a job
+    lora: str,
+    base: str,
+    *,
+    token: str | None,
+    username: str,
+    seconds: float,
+    private: bool = True,
+    code: bool = False,
+    revision: str | None = None,
+    anew: bool = False,
+) -> dict[str, Any]:
+    """Return the body of a job."""
+    # "anonimize" (the API's spelling) would give the repository a random name, which could not be found after a crash.
+    job: dict[str, Any] = {"lora_model_id": lora, "base_model_id": base, "anonimize": False, "hf_username": username}
+    if token is not None:
+        job["hf_token"] = token
+    if not private:
+        job["private"] = False
+    if revision is not None:
+        job["lora_revision"] = revision
+    if anew:
+        job["merge_anew"] = True
+    if code:
+        job["trust_remote_code"] = True
+    return {"input": job, "policy": {"executionTimeout": int(seconds * 1000)}}
+
+
+def _is_verified(output: Any) -> bool | None:
+    """Return whether a forward pass has verified a merge; None if the job does not report it."""
+    value = output.get("verified") if isinstance(output, Mapping) else None
+    return value if isinstance(value, bool) else None
+
+
+def _job_duration_s(payload: Mapping[str, Any]) -> float | None:
+    """Return the duration of a finished job in seconds; None if RunPod does not report it."""
+    took_ms = payload.get("executionTime")
+    if isinstance(took_ms, bool) or not isinstance(took_ms, int | float) or not 0 <= took_ms < math.inf:
+        return None
+    return took_ms / 1000.0
+
+
+def _merged_repository(output: Any, secrets: Sequence[str] = ()) -> str:
+    """Return the repository that a completed job has created."""
+    if isinstance(output, Mapping):
+        repo = output.get("model_repo_id")
+        if output.get("status") != "failed" and not output.get("error") and isinstance(repo, str) and repo:
+            return repo
+        if output.get("error"):
+            raise merge_failure(str(output["error"]), secrets=secrets)
+    raise StepFailed("The merge at RunPod ended without a result.", hint="Check the endpoint's log.")
+
+
+def merge_failure(reason: str, *, timed_out: bool = False, secrets: Sequence[str] = ()) -> StepFailed:
+    """Return the error for a job that failed."""
+    for secret in filter(None, secrets):
+        reason = reason.replace(secret, "***")
+    text = scrub(printable(reason, keep="\n")).strip().rstrip(".")[:_MAX_REASON] or "no reason was given"
+    if timed_out or _TIME.search(reason):
+        return StepFailed(
+            "The merge at RunPod exceeded its time limit.", hint="Raise TUNEFLEET_RUNPOD_TIMEOUT_S.", detail=text
+        )
+    if _MEMORY.search(reason):
+        return StepFailed(
+            "The merge at RunPod ran out of memory.",
+            hint="Give the endpoint more or larger GPUs: model and adapter must fit into their memory together.",
+            detail=text,
+        )
+    if _AUTH.search(reason):
+        return StepFailed(
+            f"The merge at RunPod has no access to a repository: {text}.",
+            hint="Check HF_TOKEN: it must read both models and write for TUNEFLEET_HF_USERNAME.",
+        )
+    return StepFailed(f"The merge at RunPod failed: {text}.", hint="Check the endpoint's log.")

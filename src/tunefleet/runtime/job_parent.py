@@ -5,7 +5,7 @@ trainer's process group, and writes `exit.json`. It depends on no other process:
 the job still ends properly. If the parent process is killed, the trainer continues, and `status.json` has its end.
 Standard library only, since there is one per job.
 
-As a program (a cold start): `python -m tunefleet.runtime.launch.job_parent FOLDER REPLY_FD`; the trainer runs in a
+As a program (a cold start): `python -m tunefleet.runtime.job_parent FOLDER REPLY_FD`; the trainer runs in a
 fresh interpreter, that of the job's environment if it has one, or in the launcher of a job with several processes.
 """
 
