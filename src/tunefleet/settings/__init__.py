@@ -14,7 +14,7 @@ from tunefleet.settings.base import (
     TlsSettings,
     TracingSettings,
 )
-from tunefleet.settings.campaign import CampaignSettings, PublishSettings
+from tunefleet.settings.campaign import CampaignSettings, PublishSettings, TrackingSettings
 from tunefleet.settings.clusters import ClusterSettings, NodeSettings
 from tunefleet.settings.environment import (
     SECRET_PREFIX,
@@ -34,7 +34,6 @@ from tunefleet.settings.environment import (
 )
 from tunefleet.settings.loader import load, load_agent, load_worker, saved_server
 from tunefleet.settings.server import ServerSettings
-from tunefleet.settings.trackers import TrackingSettings
 from tunefleet.settings.worker import (
     ApiSettings,
     CacheSettings,

@@ -20,7 +20,7 @@ from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.data_and_echo import EchoExecutor
 from tunefleet.executors.registry import Registry
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.schemas.compat.task_results import ResultFile
+from tunefleet.schemas.compat.worker_guide import ResultFile
 from tunefleet.schemas.control import CommandState, ControlReply
 from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
 from tunefleet.schemas.worker_link import Capabilities, FinishOutcome, JournalBatch

@@ -11,7 +11,7 @@ from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.query_params import Cursor, Limit, names, one_of
 from tunefleet.api.routers import api_router
 from tunefleet.campaign.service import model_registry
-from tunefleet.lifecycle.model_version import Stage
+from tunefleet.lifecycle.cycle import Stage
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.campaign import ModelVersionView
 

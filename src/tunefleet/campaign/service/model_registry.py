@@ -15,8 +15,7 @@ from tunefleet.db.campaigns import campaigns, models
 from tunefleet.db.campaigns.models import ModelRow
 from tunefleet.db.repositories import artifacts
 from tunefleet.errors import ConflictError, NotFoundError
-from tunefleet.lifecycle.cycle import StepName
-from tunefleet.lifecycle.model_version import Stage, move
+from tunefleet.lifecycle.cycle import Stage, StepName, move_version
 from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_id
@@ -110,7 +109,7 @@ def settle(connection: Connection, row: ModelRow, stage: Stage, now: float, *, r
     Raises:
         IllegalTransition: If the lifecycle does not allow the change.
     """
-    move(Stage(row.stage), stage)
+    move_version(Stage(row.stage), stage)
     changes: dict[str, Any] = {"stage": stage.value, "reason": reason}
     if stage is Stage.PROMOTED:
         old = models.promoted(connection, row.project, row.owner, row.name)

@@ -15,8 +15,7 @@ from tunefleet.db.campaigns import campaigns, cycles, models
 from tunefleet.db.campaigns.campaigns import CampaignRow, LineRow
 from tunefleet.db.campaigns.cycles import CycleRow, StepRow, TrackingRow
 from tunefleet.db.campaigns.models import ModelRow
-from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus
-from tunefleet.lifecycle.model_version import Stage
+from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, Stage, StepName, StepStatus
 from tunefleet.observability.scrub import scrub
 from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
 from tunefleet.schemas.campaign import (

@@ -40,7 +40,7 @@ from tunefleet.schemas.api import (
     WorkflowDetail,
     WorkflowView,
 )
-from tunefleet.schemas.compat.task_results import ResultEnvelope, ResultFiles
+from tunefleet.schemas.compat.worker_guide import ResultEnvelope, ResultFiles
 from tunefleet.schemas.enrollment import InvitationCreate, InvitationCreated, InvitationView, JoinReply, JoinRequest
 from tunefleet.schemas.fleet import ElasticRequest, ElasticView, WhyView, WorkerView
 from tunefleet.schemas.server_info import PeersView, ServerView, StorageView

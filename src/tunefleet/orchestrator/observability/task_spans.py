@@ -15,9 +15,9 @@ from tunefleet.db.repositories import attempts, tasks
 from tunefleet.db.repositories.tasks import TraceRow
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import FINAL
-from tunefleet.observability import traceparent
+from tunefleet.observability import context
+from tunefleet.observability.context import SpanContext
 from tunefleet.observability.spans import FinishedSpan, Spans, Value
-from tunefleet.observability.traceparent import SpanContext
 from tunefleet.orchestrator.observability.trace_links import Descends, below
 
 _FINAL: Final = frozenset(status.value for status in FINAL)
@@ -30,7 +30,7 @@ def attempt_place(task: SpanContext, attempt_id: str) -> SpanContext:
 
 def attempt_traceparent(task: str | None, attempt_id: str) -> str | None:
     """Return the `traceparent` of an attempt for its worker; None if its task belongs to no trace."""
-    place = traceparent.read(task)
+    place = context.read_traceparent(task)
     return None if place is None else attempt_place(place, attempt_id).traceparent
 
 
@@ -71,7 +71,7 @@ class TaskSpans:
             if row.version == 0:
                 self._say("submit", place.span("submit"), place, (row.created_at, self._wall()), _of_task(row))
             if row.status in _FINAL and row.finished_at is not None:
-                parent = traceparent.read(known[row.id].parent)
+                parent = context.read_traceparent(known[row.id].parent)
                 error = row.error or row.reason if row.status == "failed" else None
                 older = _place(known, row.parent_task_id or "")
                 # A repetition in another trace links to the task that it repeats.
@@ -119,7 +119,7 @@ def _begun(fresh: Sequence[str], known: Mapping[str, TraceRow], origins: Mapping
     for id_ in fresh:
         origin = origins.get(id_, "")
         place = _place(new, origin) or _place(known, origin)
-        new[id_] = TraceRow(id_, traceparent.of_task(id_).traceparent) if place is None else below(id_, place)
+        new[id_] = TraceRow(id_, context.of_task(id_).traceparent) if place is None else below(id_, place)
     return new
 
 
@@ -132,7 +132,7 @@ def _heads(connection: Connection, tries: Sequence[AttemptRow]) -> dict[str, Att
 
 def _place(known: Mapping[str, TraceRow], task_id: str) -> SpanContext | None:
     row = known.get(task_id)
-    return None if row is None else traceparent.read(row.traceparent)
+    return None if row is None else context.read_traceparent(row.traceparent)
 
 
 def _of_task(row: TaskRow) -> dict[str, Value]:

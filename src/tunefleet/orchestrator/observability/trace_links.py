@@ -9,8 +9,8 @@ from tunefleet.db import Connection
 from tunefleet.db.engine.writer import note
 from tunefleet.db.repositories import tasks
 from tunefleet.db.repositories.tasks import TraceRow
-from tunefleet.observability import traceparent
-from tunefleet.observability.traceparent import SpanContext
+from tunefleet.observability import context
+from tunefleet.observability.context import SpanContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Descends:
 
 def below(task_id: str, parent: SpanContext) -> TraceRow:
     """Return the trace of a task below a parent span."""
-    return TraceRow(task_id, traceparent.of_task(task_id, parent).traceparent, parent.traceparent)
+    return TraceRow(task_id, context.of_task(task_id, parent).traceparent, parent.traceparent)
 
 
 def inherit(connection: Connection, origins: Mapping[str, str]) -> None:
@@ -35,7 +35,7 @@ def inherit(connection: Connection, origins: Mapping[str, str]) -> None:
     if not origins:
         return
     known = tasks.traces_of(connection, sorted(set(origins.values())))
-    places = {id_: traceparent.read(row.traceparent) for id_, row in known.items()}
+    places = {id_: context.read_traceparent(row.traceparent) for id_, row in known.items()}
     found = [(task_id, place) for task_id, origin in origins.items() if (place := places.get(origin)) is not None]
     tasks.add_traces(connection, [below(*each) for each in found])
     note(connection, [Descends(*each) for each in origins.items() if each[1] not in places])

@@ -9,7 +9,7 @@ import orjson
 
 from tunefleet.db.rows import ArtifactRow
 from tunefleet.orchestrator.views import to_datetime
-from tunefleet.schemas.compat.task_results import (
+from tunefleet.schemas.compat.worker_guide import (
     ALWAYS_REQUIRED,
     RESULT_NAMES,
     SINGLE_FILE,

@@ -24,7 +24,7 @@ from tunefleet.orchestrator.storage.manifest import manifest
 from tunefleet.orchestrator.storage.signed_urls import Signature, Signer
 from tunefleet.orchestrator.views import to_datetime
 from tunefleet.schemas.api import ArtifactCreate, FileEntry
-from tunefleet.schemas.compat.task_results import (
+from tunefleet.schemas.compat.worker_guide import (
     FILE_KIND,
     MANIFEST_NAME,
     RESULT_NAMES,

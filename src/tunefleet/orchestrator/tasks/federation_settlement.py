@@ -32,7 +32,7 @@ from tunefleet.orchestrator.storage.signed_urls import Signer
 from tunefleet.orchestrator.tasks import fan_out, part_results
 from tunefleet.orchestrator.tasks.transitions import switch
 from tunefleet.schemas.api import FileEntry
-from tunefleet.schemas.compat.task_results import ARCHIVE_KIND, SINGLE_FILE
+from tunefleet.schemas.compat.worker_guide import ARCHIVE_KIND, SINGLE_FILE
 
 # Interval between scans without a notification.
 SWEEP_S: Final = 60.0

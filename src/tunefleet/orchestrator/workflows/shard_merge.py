@@ -29,7 +29,7 @@ from tunefleet.orchestrator.storage import signed_urls
 from tunefleet.orchestrator.tasks import fan_out, part_results
 from tunefleet.orchestrator.tasks.transitions import switch
 from tunefleet.schemas.api import FileEntry
-from tunefleet.schemas.compat.task_results import SINGLE_FILE
+from tunefleet.schemas.compat.worker_guide import SINGLE_FILE
 
 log = logging.getLogger(__name__)
 # Backoff after the first failure, doubled after each further one up to `SWEEP_S`.

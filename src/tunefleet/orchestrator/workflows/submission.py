@@ -20,7 +20,7 @@ from tunefleet.db.rows import TaskRow, WorkflowRow
 from tunefleet.errors import ConflictError, Fault, SpecError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.observability import context
-from tunefleet.observability.traceparent import SpanContext
+from tunefleet.observability.context import SpanContext
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.fleet import engines, federation_capacity

@@ -9,8 +9,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..checkpoints.commit import CheckpointCommit
-from ..checkpoints.finalizer import CheckpointFinalizer, SavedCheckpoint
+from ..checkpoints.finalizer import CheckpointCommit, CheckpointFinalizer, SavedCheckpoint
 from ..checkpoints.manifest import Checkpoint
 from ..checkpoints.retention import protected_names, retain
 from ..control.command_queue import CommandQueue

@@ -23,7 +23,7 @@ from tunefleet.artifacts import hash_file, is_packed, unpack
 from tunefleet.client.external.download import Address, Downloader
 from tunefleet.errors import ForbiddenError, InputError, NotFoundError, TunefleetError, UnreachableError
 from tunefleet.runtime.secrets.resolver import Secrets
-from tunefleet.schemas.compat.task_results import ARCHIVE_KIND, ResultFile
+from tunefleet.schemas.compat.worker_guide import ARCHIVE_KIND, ResultFile
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.spec import BaseTaskSpec, load_task_spec

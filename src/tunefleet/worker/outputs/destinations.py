@@ -29,7 +29,7 @@ from tunefleet.errors import (
     UnreachableError,
 )
 from tunefleet.runtime.secrets.resolver import Secrets
-from tunefleet.schemas.compat.task_results import ResultEnvelope
+from tunefleet.schemas.compat.worker_guide import ResultEnvelope
 from tunefleet.spec.options.output import DestinationSpec
 from tunefleet.worker.transfers import Transfers
 

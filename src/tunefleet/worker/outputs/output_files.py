@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from tunefleet.artifacts import Packing, hash_file, pack
 from tunefleet.executors.base import Output, ResultError
 from tunefleet.fsutil import write_synced
-from tunefleet.schemas.compat.task_results import (
+from tunefleet.schemas.compat.worker_guide import (
     ALWAYS_REQUIRED,
     ARCHIVE_KIND,
     ENVELOPE_NAME,

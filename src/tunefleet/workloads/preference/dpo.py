@@ -17,7 +17,7 @@ from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 from trl.trainer.dpo_trainer import DataCollatorForPreference
 
 from tunefleet.analysis.dataset.notes import Notes
-from tunefleet.analysis.memory.estimate import Load
+from tunefleet.analysis.memory import Load
 from tunefleet.spec import DpoSpec, OrpoSpec, RewardSpec
 from tunefleet.workloads.data.sources import LoadedRows
 from tunefleet.workloads.data.tokenization import Encoder

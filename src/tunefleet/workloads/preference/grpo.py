@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from tunefleet.analysis.dataset.notes import Notes
-from tunefleet.analysis.memory.estimate import Load
+from tunefleet.analysis.memory import Load
 from tunefleet.errors import DataError, InputError
 from tunefleet.spec import GrpoSpec, RlooSpec
 from tunefleet.spec.tasks.preference_tasks import RewardedTaskSpec

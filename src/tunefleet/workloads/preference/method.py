@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 
 from tunefleet.analysis.dataset.notes import Notes
 from tunefleet.analysis.dataset.shapes import Recognized
-from tunefleet.analysis.memory.estimate import Load
+from tunefleet.analysis.memory import Load
 from tunefleet.errors import DataError
 from tunefleet.spec import AlignmentTaskSpec
 from tunefleet.trainer_control.distributed import world

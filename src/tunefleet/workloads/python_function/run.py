@@ -21,7 +21,7 @@ from filelock import FileLock
 
 from tunefleet.artifacts import hash_file
 from tunefleet.errors import InputError, MachineError
-from tunefleet.schemas.compat.task_results import FILE_KIND
+from tunefleet.schemas.compat.worker_guide import FILE_KIND
 from tunefleet.schemas.job_folder import Job
 from tunefleet.settings import inherited_environment, without_credentials
 from tunefleet.spec import PythonTaskSpec

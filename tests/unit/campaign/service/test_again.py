@@ -12,8 +12,7 @@ from tunefleet.campaign.service import history, model_registry, retries, service
 from tunefleet.campaign.service.cycle_state import CycleState, ModelVersion, NewVersion
 from tunefleet.campaign.service.engine_repository import CampaignRepository
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
-from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName
-from tunefleet.lifecycle.model_version import Stage
+from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, Stage, StepName
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.orchestrator.workflows import prune
 from tunefleet.schemas.campaign import CampaignRetry
