@@ -17,7 +17,7 @@ from tunefleet.db.repositories import journal, training_protocol
 from tunefleet.db.tables.core import journal_records, launches, metric_points
 from tunefleet.db.tables.operations import reported_predictions
 from tunefleet.errors import InputError
-from tunefleet.orchestrator.telemetry import events, journal_limits
+from tunefleet.orchestrator.telemetry import journal_limits, live_feed
 from tunefleet.orchestrator.training_protocol import job_metrics, predictions, registered_jobs
 from tunefleet.schemas.training_protocol.jobs import JobRegistration
 from tunefleet.schemas.training_protocol.reports import PredictionItem, ReportedPoint
@@ -33,7 +33,7 @@ def event(number: int) -> dict[str, Any]:
 
 async def told(lab: Lab, task_id: str) -> list[str]:
     """Return the names of the warnings that a task's history has, in their order."""
-    page = await events.after(lab.core, lab.admin, 0, kinds=["task.message"])
+    page = await live_feed.events_after(lab.core, lab.admin, 0, kinds=["task.message"])
     return [each.data["name"] for each in page if each.task_id == task_id and each.data["level"] == "warning"]
 
 

@@ -17,7 +17,7 @@ from tunefleet.errors import MachineError
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.storage import capacity
 from tunefleet.orchestrator.storage.blob_stores import federation_folder
-from tunefleet.orchestrator.storage.file_deletion import delete_files
+from tunefleet.orchestrator.storage.garbage_collection import delete_files
 from tunefleet.schemas.api import FileEntry
 
 

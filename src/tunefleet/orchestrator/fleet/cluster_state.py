@@ -16,8 +16,7 @@ from tunefleet.db.repositories.queue import STRIKES
 from tunefleet.db.rows import TaskRow, WorkerRow
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.fleet import federation_capacity, wait_reasons, worker_state
-from tunefleet.orchestrator.fleet import wait_reasons as waiting_for
+from tunefleet.orchestrator.fleet import engines, federation_capacity, worker_state
 from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.fleet.presence import AGENT_SESSION, Fleet
 from tunefleet.orchestrator.fleet.worker_state import WorkerFacts
@@ -212,7 +211,7 @@ def reasons(
     connection: Connection, snapshot: FleetSnapshot, rows: Sequence[TaskRow], fleet: Sequence[WorkerState] | None = None
 ) -> dict[str, str]:
     """Return the pending reasons, by task id; tasks that are not pending are left out."""
-    found = wait_reasons.reasons(connection, rows, snapshot.joins)
+    found = engines.unqueued_reasons(connection, rows, snapshot.joins)
     found |= {row.id: why for row in rows if (why := _running_reason(row, snapshot)) is not None}
     waiting = [row for row in rows if row.status == "queued"]
     if not waiting:
@@ -224,7 +223,7 @@ def reasons(
     held = quotas.QuotaChecks(connection, snapshot.now)
     serve = {project: serving(fleet, project) for project in {row.project for row in waiting}}
     with_reservation = frozenset(snapshot.reserved.values())
-    nodes = waiting_for.nodes(connection, waiting, snapshot.absent, snapshot.nodes_jobs)
+    nodes = engines.node_reasons(connection, waiting, snapshot.absent, snapshot.nodes_jobs)
     bound = _bound_workers(connection, waiting)
     together = {
         task_id: why

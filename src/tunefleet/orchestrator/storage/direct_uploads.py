@@ -38,8 +38,8 @@ from tunefleet.errors import (
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.access.permissions import AttemptActor, Caller
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.storage import abandoned_uploads, artifacts
-from tunefleet.orchestrator.storage.abandoned_uploads import DirectUploadState
+from tunefleet.orchestrator.storage import artifacts, garbage_collection
+from tunefleet.orchestrator.storage.garbage_collection import DirectUploadState
 from tunefleet.schemas.direct import DirectLink, DirectLinks, DirectOffer, DirectPlan
 
 log = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ async def _planned(
         except NotFoundError:
             log.info("The store has lost the upload %s; restarting it.", row.name)
     if row is not None:
-        await abandoned_uploads.abort(core, row)
+        await garbage_collection.abort_upload(core, row)
     return _plan_of(await _begin(core, direct, caller, digest, size_bytes), set())
 
 
@@ -163,7 +163,7 @@ async def abort(core: ServerContext, caller: AttemptActor, digest: str, name: st
     """
     _direct(core)
     row = await core.write(partial(_find_upload, core=core, caller=caller, digest=digest, name=name))
-    await abandoned_uploads.abort(core, row)
+    await garbage_collection.abort_upload(core, row)
     log.warning("The worker %s cannot upload to the object store: %s", caller.worker_id, why)
 
     def record_event(connection: Connection) -> None:

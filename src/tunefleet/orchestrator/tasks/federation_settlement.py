@@ -22,14 +22,14 @@ from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.federation.rounds import worker_of
 from tunefleet.orchestrator.federation.status import spec_of
-from tunefleet.orchestrator.federation.task_parts import worker_of
 from tunefleet.orchestrator.federation.version_archives import archive_of, with_archive
 from tunefleet.orchestrator.federation.version_publisher import KIND
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.storage import signed_urls
 from tunefleet.orchestrator.storage.signed_urls import Signer
-from tunefleet.orchestrator.tasks import fan_out, part_results
+from tunefleet.orchestrator.tasks import fan_out
 from tunefleet.orchestrator.tasks.transitions import switch
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.compat.worker_guide import ARCHIVE_KIND, SINGLE_FILE
@@ -147,7 +147,7 @@ def _result(
 ) -> dict[str, Any]:
     """Return the result of a federated training run: the values that all shards share, and a summary of each."""
     done = [result for part, result in zip(parts, results, strict=True) if part.status == TaskStatus.COMPLETED]
-    agreed = {key: value for key, value in part_results.merge(done).items() if key not in _SHARD_ONLY_KEYS}
+    agreed = {key: value for key, value in fan_out.merge_results(done).items() if key not in _SHARD_ONLY_KEYS}
     rows = [result.get("dataset_size") for result in done]
     summary: dict[str, Any] = orjson.loads(version.summary)
     return {

@@ -16,10 +16,10 @@ from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.orchestrator.federation import rounds, service, token_access
+from tunefleet.orchestrator.federation import delegated_access, rounds, service
+from tunefleet.orchestrator.federation.rounds import worker_of
 from tunefleet.orchestrator.federation.service import forget
 from tunefleet.orchestrator.federation.status import move, spec_of
-from tunefleet.orchestrator.federation.task_parts import worker_of
 from tunefleet.orchestrator.federation.updates import acceptance
 from tunefleet.schemas.worker_link import FederatedPart
 from tunefleet.spec.options.federation_options import FederationSpec
@@ -95,7 +95,7 @@ def for_offers(connection: Connection, offers: Sequence[OfferRow], secret: bytes
         place = places.get(row.seq)
         federation = made.get(place.parent_seq) if place is not None else None
         if place is not None and federation is not None:
-            token = token_access.current(connection, secret, federation.id)
+            token = delegated_access.current_token(connection, secret, federation.id)
             found[row.id] = FederatedPart(
                 id=federation.id, worker=worker_of(place.number), token=token, attempt=attempts[row.id]
             )

@@ -15,7 +15,7 @@ from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.ids import only_match
-from tunefleet.orchestrator.tasks import cancellation, listing, relations, removal
+from tunefleet.orchestrator.tasks import listing, relations, removal, unreported_ends
 from tunefleet.orchestrator.tasks.listing import TaskListQuery
 from tunefleet.orchestrator.tasks.views import task_detail
 from tunefleet.schemas.api import Page, TaskDetail, TaskView
@@ -66,7 +66,7 @@ async def cancel(core: ServerContext, actor: Actor, task_id: str) -> TaskDetail:
             if row.status != TaskStatus.CANCELLED:
                 raise ConflictError(f"The task {row.id} is already {row.status}.")
         else:
-            cancellation.cancel(connection, [row], snapshot)
+            unreported_ends.cancel_tasks(connection, [row], snapshot)
         return _detail(connection, find(connection, actor, row.id), snapshot)
 
     return await core.write(operation)

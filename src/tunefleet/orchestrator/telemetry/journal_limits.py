@@ -1,8 +1,4 @@
-"""Limits on a task's journals: records beyond them are dropped, and one event reports it.
-
-A holder of an attempt's token can write anything into its journal; real runs stay far below these limits. The counters
-are in the database, so that they hold for all servers and after a restart.
-"""
+"""Limits on a task's journals: records beyond them are dropped with one event, older points are thinned evenly."""
 
 from __future__ import annotations
 
@@ -15,9 +11,9 @@ import orjson
 from tunefleet.db import Connection
 from tunefleet.db.repositories import events, journal, tasks
 from tunefleet.db.repositories.journal import JournalTotalsRow
+from tunefleet.db.rows import LaunchRow
 
 T = TypeVar("T", bound=tuple[Any, ...])
-
 # Records of a task other than points: events, predictions, checkpoints and unreadable lines.
 RECORDS: Final = 50_000
 RECORD_CHARACTERS: Final = 64 << 20
@@ -137,3 +133,38 @@ def _message(name: str, keep: int) -> str:
         f"Values are dropped: the limit for a point is {VALUES:,} values, with names and strings of up to "
         f"{NAME_CHARACTERS} characters. The worker's journal has all of them."
     )
+
+
+def times_thinned(cursor: int, limit: int) -> int:
+    """Return how often the points of a launch were thinned."""
+    return max(0, cursor // (limit // 4) - 3)
+
+
+def thin_points(connection: Connection, launch: LaunchRow, cursor: int, limit: int, now: float) -> int:
+    """Thin the points of a launch if due, and report it with an event the first time.
+
+    Returns:
+        The number of characters that were deleted.
+    """
+    before = times_thinned(launch.cursor, limit)
+    if times_thinned(cursor, limit) == before:
+        return 0
+    # From the beginning: the limit may have been different when the older points arrived.
+    gone = journal.thin(connection, launch, before_seq=cursor - limit // 4, apart=_apart(cursor, limit))
+    if not before:
+        row = tasks.by_ids(connection, [launch.task_id])[launch.task_id]
+        message = (
+            f"Points of {launch.launch} are thinned from now on: the limit for a series is {limit:,} points "
+            "(TUNEFLEET_SERIES_POINTS); the newest are complete, older ones are spread evenly."
+        )
+        data = {"name": "metrics.thinned", "message": message, "level": "info"}
+        events.append(connection, [events.of_task(row, "task.message", now, data)])
+    return gone
+
+
+def _apart(cursor: int, limit: int) -> int:
+    """Return the stride: one of this many points stays, so that they take half of the limit."""
+    apart = 2
+    while cursor > apart * (limit // 2):
+        apart *= 2
+    return apart

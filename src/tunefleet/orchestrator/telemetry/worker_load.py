@@ -10,7 +10,7 @@ from tunefleet.db import Connection
 from tunefleet.db.fleet import worker_rows
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.fleet import gpu_usage
+from tunefleet.orchestrator.fleet import usage
 from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.views import to_datetime
 from tunefleet.orchestrator.workers import workers
@@ -42,7 +42,7 @@ async def flush(core: ServerContext) -> None:
 
     def operation(connection: Connection) -> None:
         worker_rows.add_loads(connection, rows)
-        gpu_usage.note_power(connection, load_reports)
+        usage.note_power(connection, load_reports)
         if forget:
             worker_rows.forget_loads_before(connection, now - KEPT_S)
 

@@ -18,11 +18,11 @@ from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.observability.scrub import scrub
-from tunefleet.orchestrator.fleet import gpu_usage, worker_state
+from tunefleet.orchestrator.fleet import usage, worker_state
 from tunefleet.orchestrator.ids import attempt_of, attempt_token
 from tunefleet.orchestrator.observability.task_spans import attempt_traceparent
 from tunefleet.orchestrator.storage import checkpoint_retention
-from tunefleet.orchestrator.tasks import commands, resume, sharding_causes, task_federations
+from tunefleet.orchestrator.tasks import commands, relations, resume, task_federations
 from tunefleet.orchestrator.tasks.retry_decision import finalize, reason_of
 from tunefleet.orchestrator.tasks.transitions import Move, switch
 from tunefleet.orchestrator.views import to_datetime
@@ -278,7 +278,7 @@ def finish(
         return []
     ended, moves, outcomes = [], [], []
     uploaded_results = _uploaded_results(connection, finishes, open_attempts)
-    stopped = sharding_causes.of_asked(connection, [rows[open_attempts[id_].task_id] for id_ in finishes])
+    stopped = relations.causes_of_cancelled(connection, [rows[open_attempts[id_].task_id] for id_ in finishes])
     for id_, finish in finishes.items():
         attempt = open_attempts.pop(id_)
         task = rows[attempt.task_id]
@@ -295,7 +295,7 @@ def finish(
         result = uploaded_results.get(task.seq) or _envelope(task, attempt, finish, now) if succeeded else None
         outcomes.append((task.seq, result, detail))
     attempts.store(connection, ended)
-    gpu_usage.ended(connection, ended, rows)
+    usage.ended(connection, ended, rows)
     gangs.release(connection, ended, rows, now)
     released = [row.task_seq for row in ended if row.reason == TaskReason.RELEASED]
     if released:

@@ -18,7 +18,7 @@ from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator import redaction
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.tasks import retry_lookup
+from tunefleet.orchestrator.tasks import relations
 from tunefleet.orchestrator.tasks.inputs import is_named
 from tunefleet.orchestrator.tasks.tasks import refuse_part
 from tunefleet.orchestrator.workflows.submission import Submission
@@ -160,7 +160,7 @@ def _workflow(
     # Tasks that this workflow reused from an earlier one are found through its edges.
     above = dependencies.upstreams(connection, [each.seq for each in top_level]).values()
     known = {each.name: each.task for every in above for each in every} | {each.name: each for each in top_level}
-    computed = retry_lookup.computed(connection, known.values())
+    computed = relations.computed(connection, known.values())
     done = {name: each for name, each in known.items() if each.status == TaskStatus.COMPLETED or each.seq in computed}
     text = workflows.document(connection, row.seq)
     return text, {each.name: (each, documents[each.seq]) for each in top_level}, done

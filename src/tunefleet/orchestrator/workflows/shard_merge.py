@@ -26,7 +26,7 @@ from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet.cluster_state import JoinWait, MergeWaits
 from tunefleet.orchestrator.storage import result_files as results
 from tunefleet.orchestrator.storage import signed_urls
-from tunefleet.orchestrator.tasks import fan_out, part_results
+from tunefleet.orchestrator.tasks import fan_out
 from tunefleet.orchestrator.tasks.transitions import switch
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.compat.worker_guide import SINGLE_FILE
@@ -100,7 +100,7 @@ async def _end(core: ServerContext, seq: int) -> None:
 def _plan(connection: Connection, *, seq: int, public: str | None) -> _Merge | None:
     """Return the merge of a task; None if a shard's file is not on this server."""
     parts = shards.of_parents(connection, [seq]).get(seq, [])
-    exports = part_results.exported(fan_out.results_of(connection, parts))
+    exports = fan_out.exported_results(fan_out.results_of(connection, parts))
     if exports is None:
         return None
     # Without a configured public URL, the address that the shards' worker reached the server at is used.
@@ -162,7 +162,7 @@ def _finish(connection: Connection, *, seq: int, merged_file: Mapping[str, Any] 
             connection,
             row,
             found[row.seq],
-            part_results.merge(fan_out.results_of(connection, found[row.seq]), merged_file),
+            fan_out.merge_results(fan_out.results_of(connection, found[row.seq]), merged_file),
             now,
         )
         for row in rows

@@ -7,6 +7,7 @@ behind a NAT. All of it runs on the event loop.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
 from typing import Final
 
 from tunefleet.db import Connection
@@ -14,7 +15,6 @@ from tunefleet.db.rows import TaskRow
 from tunefleet.errors import ConflictError, InputError, UnreachableError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, may_change, may_read
-from tunefleet.orchestrator.chat.session_state import ChatSessions, Session, Turn
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.tasks.tasks import find
@@ -39,6 +39,78 @@ _FIRST_S: Final = 900.0
 # Timeout for each further piece.
 _NEXT_S: Final = 180.0
 _LOOK_S: Final = 2.0
+_FORGET_S: Final = 3600.0
+
+
+@dataclass(slots=True)
+class Turn:
+    """A message, and the answer to it as it arrives."""
+
+    id: str
+    task_id: str
+    request: ChatRequest
+    asked_at: float
+    told_at: float
+    read: bool = False
+    taken: bool = False
+    begun: bool = False
+    gone: bool = False
+    whole: bool = False
+    unread: int = 0
+    _pieces: list[ChatPiece] = field(default_factory=list)
+
+    def put(self, piece: ChatPiece, now: float) -> None:
+        """Append the next piece; pieces after the last one are ignored."""
+        if self.whole:
+            return
+        self.told_at = now
+        # A piece that only gives a reason for waiting is not a start.
+        self.begun = self.begun or piece.waiting is None
+        self.whole = piece.finish is not None or piece.error is not None
+        self.unread += len(piece.text)
+        self._pieces.append(piece)
+
+    def take(self) -> list[ChatPiece]:
+        """Return the pieces since the last call."""
+        found, self._pieces, self.unread = self._pieces, [], 0
+        return found
+
+
+@dataclass(slots=True)
+class Session:
+    """A chat on a worker."""
+
+    heard_at: float
+    ready: bool = False
+    models: tuple[str, ...] = ()
+    turns: dict[str, Turn] = field(default_factory=dict)
+    attempt_id: str | None = None
+    ending: bool = False
+
+
+@dataclass(slots=True)
+class ChatSessions:
+    """The chats of a server."""
+
+    _sessions: dict[str, Session] = field(default_factory=dict)
+
+    def known(self, task_id: str) -> Session | None:
+        """Return a session; None if there is none."""
+        return self._sessions.get(task_id)
+
+    def session(self, task_id: str, now: float) -> Session:
+        """Return a session, created if necessary; sessions without contact for an hour are dropped."""
+        found = self._sessions.get(task_id)
+        if found is None:
+            old = [
+                name
+                for name, each in self._sessions.items()
+                if now - each.heard_at > _FORGET_S and not any(not turn.gone for turn in each.turns.values())
+            ]
+            for name in old:
+                del self._sessions[name]
+            found = self._sessions[task_id] = Session(heard_at=now)
+        return found
 
 
 async def view(core: ServerContext, actor: Actor, task_id: str) -> ChatView:

@@ -18,10 +18,17 @@ from tunefleet.errors import ConflictError, Fault, GoneError, InputError, SpecEr
 from tunefleet.lifecycle.round import RoundStatus
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation import chunk_files, data_chunks, rounds, service, signed_links, versions
-from tunefleet.orchestrator.federation.guide import guide_progress
+from tunefleet.orchestrator.federation import (
+    chunk_files,
+    data_chunks,
+    delegated_access,
+    guide_progress,
+    rounds,
+    service,
+    versions,
+)
+from tunefleet.orchestrator.federation.delegated_access import Signer
 from tunefleet.orchestrator.federation.participants import FederationCaller
-from tunefleet.orchestrator.federation.signed_links import Signer
 from tunefleet.orchestrator.federation.status import find, find_to_close, topic
 from tunefleet.orchestrator.federation.version_archives import with_archive
 from tunefleet.orchestrator.federation.views import checkpoint_mark
@@ -57,7 +64,7 @@ _LORA: Final = {
 }  # fmt: skip
 
 
-def spec_of_guide(body: JobCreate) -> FederationSpec:
+def _spec_of_guide(body: JobCreate) -> FederationSpec:
     """Convert a job of the upload guide to a federation spec.
 
     `fed_config` accepts every federation option besides the guide's four, in snake_case and camelCase. A `model_type`
@@ -125,7 +132,7 @@ async def create(core: ServerContext, actor: Actor, body: JobCreate) -> JobCreat
         DataError: If the data cannot be split into chunks.
         ForbiddenError: If the actor may not create federations.
     """
-    spec = spec_of_guide(body)
+    spec = _spec_of_guide(body)
     total = body.total_chunks if body.chunk_size is None else None
     made = await create_with_data(core, actor, spec, start=False, total_chunks=total)
     reply = await guide_progress.job(core, actor, made.id)
@@ -174,7 +181,7 @@ def _checkpoint(
 ) -> CheckpointReply:
     return CheckpointReply(
         checkpoint=checkpoint_mark(row),
-        path=f"{signed_links.version_path(reference)}?version={row.version}",
+        path=f"{delegated_access.version_path(reference)}?version={row.version}",
         download_url=sign.version(federation_id, reference, row.version, archive.digest),
         version=row.version,
         sha256=archive.digest,
@@ -212,7 +219,7 @@ async def aggregate(core: ServerContext, caller: FederationCaller, reference: st
         why = done.error or f"It is {done.status}; poll for its version."
         raise ConflictError(f"Round {done.number} of {row.id} has no version. {why}")
     return Aggregated(
-        checkpoint_path=f"{signed_links.version_path(reference)}?version={done.version}",
+        checkpoint_path=f"{delegated_access.version_path(reference)}?version={done.version}",
         message=f"Round {done.number} is aggregated and published as version {done.version}.",
         round=done.number,
         version=done.version,

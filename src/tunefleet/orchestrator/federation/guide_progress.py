@@ -30,7 +30,7 @@ async def job(core: ServerContext, caller: FederationCaller, reference: str) -> 
 
     def operation(connection: Connection) -> JobReply:
         row = find(connection, caller, reference)
-        return JobReply(job=job_state(connection, row, caller), workers=_workers(connection, row, caller))
+        return JobReply(job=_job_state(connection, row, caller), workers=_workers(connection, row, caller))
 
     return await core.read(operation)
 
@@ -50,13 +50,13 @@ async def progress(core: ServerContext, caller: FederationCaller, reference: str
             total_chunks=sum(chunks.values()),
         )
         return JobProgress(
-            job=job_state(connection, row, caller), workers=_workers(connection, row, caller), stats=stats
+            job=_job_state(connection, row, caller), workers=_workers(connection, row, caller), stats=stats
         )
 
     return await core.read(operation)
 
 
-def job_state(connection: Connection, row: FederationRow, caller: FederationCaller) -> JobState:
+def _job_state(connection: Connection, row: FederationRow, caller: FederationCaller) -> JobState:
     """Show a federation as a job; its step is the highest among workers whose updates the caller may see."""
     spec = spec_of(row)
     versions = federation_versions.page(connection, row.seq, limit=_LISTED)

@@ -1,22 +1,103 @@
-"""Federation tokens: show, authenticate, and revoke by replacement."""
+"""Access to a federation without a user's key: its token, and signed links to versions and chunks."""
 
 from __future__ import annotations
 
+import hmac
+from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from tunefleet.db import DEFAULT_PROJECT, Connection, after_commit, wake
 from tunefleet.db.federations import federations
 from tunefleet.db.federations.federations import FederationRow, TokenRow
-from tunefleet.errors import AuthError, InputError
+from tunefleet.errors import AuthError, ForbiddenError, InputError
 from tunefleet.orchestrator.access.permissions import KEYS, FederationActor, KeyCache
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation.participants import FederationCaller, may_manage, proven, token_of, worker_name
 from tunefleet.orchestrator.federation.status import find, publish_event, spec_of
+from tunefleet.orchestrator.ids import sign
+from tunefleet.orchestrator.storage.signed_urls import Signature
 from tunefleet.orchestrator.views import to_optional_datetime
 from tunefleet.schemas.federated import FederationToken
 
+TRAINING: Final = "/api/training"
+_CHUNKS: Final = "/api/datasets/chunks"
 
-async def authenticate(core: ServerContext, token: str) -> FederationActor:
+
+def version_path(federation: str | int) -> str:
+    """Return the URL path of a version's archive; the version number is a query parameter."""
+    return f"{TRAINING}/checkpoints/{federation}/download"
+
+
+def chunk_path(federation: str | int, number: int) -> str:
+    """Return the URL path of a chunk."""
+    return f"{_CHUNKS}/{federation}/{number}/download"
+
+
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """Signs links with one server's secret, under the base URL that the caller used.
+
+    Args:
+        expires: Unix time at which the links expire, in whole seconds.
+    """
+
+    secret: bytes
+    base: str
+    expires: int
+
+    def version(self, federation_id: str, shown: str | int, number: int, digest: str) -> str:
+        """Return a link to the archive of a version."""
+        subject = _version(federation_id, number)
+        return f"{self.base}{version_path(shown)}?version={number}&{self._query(subject, digest)}"
+
+    def chunk(self, federation_id: str, shown: str | int, number: int, digest: str) -> str:
+        """Return a link to a chunk; the arguments are those of `version`."""
+        return f"{self.base}{chunk_path(shown, number)}?{self._query(_chunk(federation_id, number), digest)}"
+
+    def _query(self, subject: str, digest: str) -> str:
+        return f"expires={self.expires}&signature={_mac(self.secret, subject, digest, self.expires)}"
+
+
+def signer(core: ServerContext, base: str) -> Signer:
+    """Return a signer for a caller that reached the server at `base`."""
+    expires = int(core.clock.wall() + core.settings.links_last_s)
+    return Signer(core.secret, (core.settings.public_base_url or base).rstrip("/"), expires)
+
+
+def verify_version(core: ServerContext, federation_id: str, number: int, digest: str, signature: Signature) -> None:
+    """Check a link to a version."""
+    hint = f"GET {TRAINING}/checkpoints/{federation_id} has a fresh one."
+    _verify(core, _version(federation_id, number), digest, signature, hint)
+
+
+def verify_chunk(core: ServerContext, federation_id: str, number: int, digest: str, signature: Signature) -> None:
+    """Check a link to a chunk."""
+    hint = f"POST {TRAINING}/jobs/{federation_id}/claim-chunk has a fresh one."
+    _verify(core, _chunk(federation_id, number), digest, signature, hint)
+
+
+def _verify(core: ServerContext, subject: str, digest: str, signature: Signature, hint: str) -> None:
+    expected = _mac(core.secret, subject, digest, signature.expires)
+    if not hmac.compare_digest(expected.encode(), signature.signature.encode()):
+        raise ForbiddenError("This link was not signed by this server, or its target has changed.", hint=hint)
+    if signature.expires < core.clock.wall():  # after the signature: only genuine links learn that they expired
+        raise ForbiddenError("This link has expired.", hint=hint)
+
+
+def _version(federation_id: str, number: int) -> str:
+    return f"{federation_id}/versions/{number}"
+
+
+def _chunk(federation_id: str, number: int) -> str:
+    return f"{federation_id}/chunks/{number}"
+
+
+def _mac(secret: bytes, subject: str, digest: str, expires: int) -> str:
+    return sign(secret, "federation link", subject, digest, str(expires))
+
+
+async def authenticate_token(core: ServerContext, token: str) -> FederationActor:
     """Authenticate a federation token.
 
     Raises:
@@ -44,12 +125,12 @@ def _look_up(connection: Connection, *, federation_id: str) -> tuple[TokenRow, s
     return federations.token(connection, federation_id), project
 
 
-def current(connection: Connection, server_secret: bytes, federation_id: str) -> str:
+def current_token(connection: Connection, server_secret: bytes, federation_id: str) -> str:
     """Return the current token of a federation."""
     return token_of(server_secret, federation_id, federations.token(connection, federation_id).serial)
 
 
-async def show(
+async def show_token(
     core: ServerContext, caller: FederationCaller, reference: str, worker: str | None = None
 ) -> FederationToken:
     """Return the token of a federation, for its owner or an admin.
@@ -74,7 +155,7 @@ async def show(
     return await core.read(operation)
 
 
-async def replace(
+async def replace_token(
     core: ServerContext, caller: FederationCaller, reference: str, *, old_for_s: float = 0.0
 ) -> FederationToken:
     """Replace the token of a federation, and return the new one.
