@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from tunefleet.campaign.contract import CycleFailed, NeedsYou, StepFailed
 from tunefleet.client.external.third_party_api import NotArrivedError, Patience, Reply, Service
 from tunefleet.errors import AuthError, TunefleetError, UnreachableError, printable
-from tunefleet.observability.scrub import scrub
+from tunefleet.observability.logs import scrub
 from tunefleet.settings import CampaignSettings
 
 QUEUED: Final = "IN_QUEUE"

@@ -8,6 +8,8 @@ of compatible systems are accepted, too. Each process builds its settings once, 
 from tunefleet.settings.agent import AgentSettings
 from tunefleet.settings.base import (
     ClientSettings,
+    ClusterSettings,
+    NodeSettings,
     ProcessSettings,
     RedisSettings,
     SharedGpuSettings,
@@ -15,7 +17,6 @@ from tunefleet.settings.base import (
     TracingSettings,
 )
 from tunefleet.settings.campaign import CampaignSettings, PublishSettings, TrackingSettings
-from tunefleet.settings.clusters import ClusterSettings, NodeSettings
 from tunefleet.settings.environment import (
     SECRET_PREFIX,
     SECRETS_DIR,

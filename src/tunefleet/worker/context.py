@@ -9,7 +9,7 @@ from pathlib import Path
 from tunefleet.executors.registry import Registry
 from tunefleet.observability.spans import Spans
 from tunefleet.runtime.monitor.preemption import GpuContentionMonitor
-from tunefleet.runtime.secrets.resolver import Secrets
+from tunefleet.runtime.secrets import Secrets
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.worker.interfaces import DeliveryFactory, Jobs, ShipperFactory

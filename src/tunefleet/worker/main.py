@@ -33,7 +33,7 @@ from tunefleet.runtime.environment import BRIEF_SPIN, core_count
 from tunefleet.runtime.gpu import gpu_locks as ledger
 from tunefleet.runtime.gpu.info import GpuFigures, read_gpus, visible
 from tunefleet.runtime.monitor.preemption import GpuContentionMonitor
-from tunefleet.runtime.secrets.resolver import Secrets
+from tunefleet.runtime.secrets import Secrets
 from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, Load, Offer
 from tunefleet.settings import WorkerSettings, inherited_environment, secret_variables, unsupported
 from tunefleet.transport.base import WorkerLink

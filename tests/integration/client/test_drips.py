@@ -19,7 +19,7 @@ from tunefleet.client.external.limit import Limit
 from tunefleet.client.external.result_delivery import HttpDelivery, Receiver
 from tunefleet.client.external.ssrf_guard import Guarded, SsrfGuard
 from tunefleet.errors import UnreachableError
-from tunefleet.schemas.compat.worker_guide import ResultEnvelope
+from tunefleet.schemas.worker_guide import ResultEnvelope
 
 LOOPBACK = ("127.0.0.1",)
 SHORT_S = 0.2

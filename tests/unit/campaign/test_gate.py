@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tunefleet.analysis.evaluation.comparison import Difference
 from tunefleet.campaign.steps import gate
-from tunefleet.campaign.steps.select import SelectStep
+from tunefleet.campaign.steps.gate import SelectStep
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.spec.documents.campaign_document import CampaignGateSpec
 

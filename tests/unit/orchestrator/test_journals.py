@@ -17,7 +17,7 @@ from tests.unit.orchestrator.lab import FakeWorker, Lab
 from tunefleet.db import Connection
 from tunefleet.db.repositories import journal
 from tunefleet.errors import ConflictError, NotFoundError, OffsetConflict
-from tunefleet.observability.scrub import scrub, scrub_bytes
+from tunefleet.observability.logs import scrub, scrub_bytes
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.orchestrator.telemetry import ingest, journal_limits, live_feed, logs, series
 from tunefleet.orchestrator.telemetry.curves import Column, Curves, downsample

@@ -20,9 +20,9 @@ from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.data_and_echo import EchoExecutor
 from tunefleet.executors.registry import Registry
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.schemas.compat.worker_guide import ResultFile
 from tunefleet.schemas.control import CommandState, ControlReply
 from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
+from tunefleet.schemas.worker_guide import ResultFile
 from tunefleet.schemas.worker_link import Capabilities, FinishOutcome, JournalBatch
 from tunefleet.worker.context import WorkerContext
 from tunefleet.worker.interfaces import Handle, Sink

@@ -36,7 +36,7 @@ from tunefleet.db.campaigns.campaigns import CampaignRow, LineRow, SpendRow
 from tunefleet.db.campaigns.cycles import CycleRow
 from tunefleet.errors import NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus
-from tunefleet.observability.scrub import scrub
+from tunefleet.observability.logs import scrub
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.notifications.messages import spell_until
 

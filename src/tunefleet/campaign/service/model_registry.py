@@ -19,7 +19,7 @@ from tunefleet.lifecycle.cycle import Stage, StepName, move_version
 from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_id
-from tunefleet.orchestrator.pagination import before, bounded, split
+from tunefleet.orchestrator.views import before_cursor, bounded_limit, split_page
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.campaign import ModelVersionView
 
@@ -222,13 +222,13 @@ async def list_versions(
 ) -> Page[ModelVersionView]:
     """Return versions of models, newest first."""
     may_read(actor)
-    start, count = before(cursor), bounded(limit)
+    start, count = before_cursor(cursor), bounded_limit(limit)
 
     def operation(connection: Connection) -> Page[ModelVersionView]:
         found = models.page(
             connection, project=actor.project, limit=count + 1, before=start, owner=owner, name=name, stages=stages
         )
-        rows, next_cursor = split(found, count)
+        rows, next_cursor = split_page(found, count)
         return Page[ModelVersionView](items=tuple(views.model_view(row) for row in rows), next_cursor=next_cursor)
 
     return await core.read(operation)

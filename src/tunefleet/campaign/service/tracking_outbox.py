@@ -24,7 +24,7 @@ from tunefleet.db.campaigns.cycles import (
     undelivered,
 )
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.observability.scrub import scrub
+from tunefleet.observability.logs import scrub
 from tunefleet.orchestrator.context import ServerContext
 
 FIRST_PAUSE_S: Final = 60.0

@@ -16,7 +16,7 @@ from tunefleet.db.campaigns.campaigns import CampaignRow, LineRow
 from tunefleet.db.campaigns.cycles import CycleRow, StepRow, TrackingRow
 from tunefleet.db.campaigns.models import ModelRow
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, Stage, StepName, StepStatus
-from tunefleet.observability.scrub import scrub
+from tunefleet.observability.logs import scrub
 from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
 from tunefleet.schemas.campaign import (
     CampaignDetail,

@@ -40,10 +40,10 @@ from tunefleet.schemas.api import (
     WorkflowDetail,
     WorkflowView,
 )
-from tunefleet.schemas.compat.worker_guide import ResultEnvelope, ResultFiles
 from tunefleet.schemas.enrollment import InvitationCreate, InvitationCreated, InvitationView, JoinReply, JoinRequest
 from tunefleet.schemas.fleet import ElasticRequest, ElasticView, WhyView, WorkerView
 from tunefleet.schemas.server_info import PeersView, ServerView, StorageView
+from tunefleet.schemas.worker_guide import ResultEnvelope, ResultFiles
 from tunefleet.schemas.worker_link import Cursor, JournalBatch
 
 # A server with an object store responds to an upload once the file is stored there: the lowest assumed rate.

@@ -17,7 +17,7 @@ from tunefleet.db.federations import federation_updates, federations, rounds
 from tunefleet.db.federations.federation_updates import COUNTED, DISCARDED, REJECTED, SUPERSEDED, WAITING, UpdateRow
 from tunefleet.db.federations.federations import FederationRow
 from tunefleet.db.federations.rounds import RoundRow
-from tunefleet.db.repositories import artifacts, shards
+from tunefleet.db.repositories import artifacts, dependencies
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason, RoundStatus
@@ -304,7 +304,7 @@ def _shard_statuses(connection: Connection, row: FederationRow) -> Mapping[str, 
     """Return the status of each shard by worker name; None if the federation belongs to no task."""
     if row.task_seq is None:
         return None
-    found = shards.statuses(connection, row.task_seq)
+    found = dependencies.shard_statuses(connection, row.task_seq)
     return {worker_of(number): status for number, status in enumerate(found)}
 
 

@@ -24,7 +24,7 @@ from tunefleet.orchestrator.federation.status import find, may_read_updates, mov
 from tunefleet.orchestrator.federation.updates import acceptance
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.notifications import channel_formats, federation_webhooks
-from tunefleet.orchestrator.pagination import before, bounded, split
+from tunefleet.orchestrator.views import before_cursor, bounded_limit, split_page
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.federated import FederationCreated, FederationDetail, FederationView, RoundView, UpdateView
 from tunefleet.spec.options.federation_options import FederationSpec
@@ -76,13 +76,13 @@ async def list_(
 ) -> Page[FederationView]:
     """Return federations, newest first."""
     may_read(actor)
-    start, count = before(cursor), bounded(limit)
+    start, count = before_cursor(cursor), bounded_limit(limit)
 
     def operation(connection: Connection) -> Page[FederationView]:
         found = federations.page(
             connection, project=actor.project, limit=count + 1, before=start, statuses=statuses, owner=owner
         )
-        rows, next_cursor = split(found, count)
+        rows, next_cursor = split_page(found, count)
         items = tuple(views.federation_view(connection, row, actor) for row in rows)
         return Page[FederationView](items=items, next_cursor=next_cursor)
 
@@ -100,7 +100,7 @@ async def list_rounds(
     core: ServerContext, caller: FederationCaller, reference: str, *, limit: int = 50, cursor: str | None = None
 ) -> Page[RoundView]:
     """Return rounds of a federation, newest first; raises what `get` raises."""
-    start, count = before(cursor), bounded(limit)
+    start, count = before_cursor(cursor), bounded_limit(limit)
 
     def operation(connection: Connection) -> Page[RoundView]:
         row = find(connection, caller, reference)
@@ -130,7 +130,7 @@ async def list_updates(
     Raises:
         ForbiddenError: If the caller may not read the updates, or not those of `worker`.
     """
-    start, count = before(cursor), bounded(limit)
+    start, count = before_cursor(cursor), bounded_limit(limit)
     mine = only_worker(caller)
     wanted = worker or mine
     filters = {
@@ -148,7 +148,7 @@ async def list_updates(
                 hint=f"Use a key of {row.owner}, who owns {row.id}.",
             )
         found = federation_updates.page(connection, row.seq, limit=count + 1, before=start, filters=filters)
-        rows, next_cursor = split(found, count)
+        rows, next_cursor = split_page(found, count)
         return Page[UpdateView](items=tuple(views.update_view(each) for each in rows), next_cursor=next_cursor)
 
     return await core.read(operation)

@@ -27,10 +27,10 @@ from tunefleet.orchestrator.federation import (
     service,
     versions,
 )
+from tunefleet.orchestrator.federation.adapter_files import with_archive
 from tunefleet.orchestrator.federation.delegated_access import Signer
 from tunefleet.orchestrator.federation.participants import FederationCaller
 from tunefleet.orchestrator.federation.status import find, find_to_close, topic
-from tunefleet.orchestrator.federation.version_archives import with_archive
 from tunefleet.orchestrator.federation.views import checkpoint_mark
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.federated import (

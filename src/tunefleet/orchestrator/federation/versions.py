@@ -20,12 +20,12 @@ from tunefleet.lifecycle.round import RoundReason
 from tunefleet.orchestrator.access.permissions import FederationActor
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import data_chunks, delegated_access, rounds, version_publisher, views
+from tunefleet.orchestrator.federation.adapter_files import with_archive
 from tunefleet.orchestrator.federation.participants import FederationCaller, may_manage, may_view
 from tunefleet.orchestrator.federation.status import FOREVER, existing, find
-from tunefleet.orchestrator.federation.version_archives import with_archive
 from tunefleet.orchestrator.notifications import federation_webhooks
-from tunefleet.orchestrator.pagination import before, bounded
 from tunefleet.orchestrator.storage.signed_urls import Signature
+from tunefleet.orchestrator.views import before_cursor, bounded_limit
 from tunefleet.schemas.api import FileEntry, Page
 from tunefleet.schemas.federated import VersionDetail, VersionView
 
@@ -44,7 +44,7 @@ async def list_(
     core: ServerContext, caller: FederationCaller, reference: str, *, limit: int = 50, cursor: str | None = None
 ) -> Page[VersionView]:
     """Return versions, newest first."""
-    start, count = before(cursor), bounded(limit)
+    start, count = before_cursor(cursor), bounded_limit(limit)
 
     def operation(connection: Connection) -> Page[VersionView]:
         row = find(connection, caller, reference)

@@ -13,7 +13,7 @@ from tunefleet.db.federations import federations
 from tunefleet.db.federations.federations import FederationRow
 from tunefleet.db.fleet import clusters
 from tunefleet.db.fleet.clusters import ClusterJobRow
-from tunefleet.db.repositories import dependencies, shards
+from tunefleet.db.repositories import dependencies
 from tunefleet.db.rows import TaskRow
 from tunefleet.errors import Fault
 from tunefleet.integrations.clusters import Cluster
@@ -133,7 +133,7 @@ def unqueued_reasons(connection: Connection, rows: Sequence[TaskRow], joins: Map
         found[row.id] = f"waiting for {', '.join(f'{each.name} ({each.task.status})' for each in open_)}."
     sharded = [row for row in rows if row.status == TaskStatus.RUNNING and row.worker_id is None]
     federated = federations.of_tasks(connection, [row.seq for row in sharded])
-    for seq, members in shards.of_parents(connection, [row.seq for row in sharded]).items():
+    for seq, members in dependencies.shards_of_parents(connection, [row.seq for row in sharded]).items():
         counts = Counter(part.status for part in members)
         summary = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
         done = set(counts) == {TaskStatus.COMPLETED.value}

@@ -19,8 +19,7 @@ from tunefleet.orchestrator.notifications import federation_webhooks
 from tunefleet.orchestrator.notifications.channels import find, shown
 from tunefleet.orchestrator.notifications.senders import Outcome, Sender
 from tunefleet.orchestrator.notifications.triggers import TOPIC
-from tunefleet.orchestrator.pagination import before, bounded, split
-from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
+from tunefleet.orchestrator.views import before_cursor, bounded_limit, split_page, to_datetime, to_optional_datetime
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.notify import Happened, NotificationView, WebhookPayload
 from tunefleet.spec.options.notify import Format
@@ -157,7 +156,7 @@ async def list_notifications(
 ) -> Page[NotificationView]:
     """Return the actor's notifications, newest first; an admin sees those of all owners."""
     may_read(actor)
-    start, count = before(cursor), bounded(limit)
+    start, count = before_cursor(cursor), bounded_limit(limit)
 
     def operation(connection: Connection) -> tuple[list[NoticeRow], dict[str, str]]:
         filters = {
@@ -170,7 +169,7 @@ async def list_notifications(
         return found, {each.id: each.name for each in notifications.all_rows(connection)}
 
     found, names = await core.read(operation)
-    rows, next_cursor = split(found, count)
+    rows, next_cursor = split_page(found, count)
     items = tuple(_notice_view(row, names.get(row.channel_id or "")) for row in rows)
     return Page[NotificationView](items=items, next_cursor=next_cursor)
 

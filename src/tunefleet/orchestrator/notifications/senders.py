@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from tunefleet.client.external.external_http import post_webhook
 from tunefleet.client.external.ssrf_guard import SsrfGuard, addresses_of
 from tunefleet.errors import ForbiddenError, InputError, MachineError, TunefleetError, UnreachableError
-from tunefleet.observability.scrub import scrub
+from tunefleet.observability.logs import scrub
 from tunefleet.orchestrator.notifications import channel_formats
 from tunefleet.schemas.notify import WebhookPayload
 from tunefleet.settings import ServerSettings

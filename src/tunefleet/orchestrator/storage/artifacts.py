@@ -31,11 +31,10 @@ from tunefleet.orchestrator.access.permissions import (
 )
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_id, only_match
-from tunefleet.orchestrator.pagination import before, bounded, split
 from tunefleet.orchestrator.storage import capacity, checkpoint_retention, garbage_collection, verification
 from tunefleet.orchestrator.storage.garbage_collection import Collected
 from tunefleet.orchestrator.storage.verification import Verified
-from tunefleet.orchestrator.views import artifact_detail, artifact_view
+from tunefleet.orchestrator.views import artifact_detail, artifact_view, before_cursor, bounded_limit, split_page
 from tunefleet.schemas.api import (
     ArtifactCreate,
     ArtifactDetail,
@@ -258,14 +257,14 @@ async def list_(
 ) -> Page[ArtifactView]:
     """Return artifacts, newest first; each filter takes several values separated by commas."""
     may_read(actor)
-    limit, last = bounded(limit), before(cursor)
+    limit, last = bounded_limit(limit), before_cursor(cursor)
     filters = {"task_id": task_id, "kind": kind, "name": name, "owner": owner}
     rows = await core.read(
         lambda connection: artifacts.page(
             connection, project=actor.project, limit=limit + 1, before=last, filters=filters
         )
     )
-    page, next_cursor = split(rows, limit)
+    page, next_cursor = split_page(rows, limit)
     return Page[ArtifactView](items=tuple(artifact_view(row) for row in page), next_cursor=next_cursor)
 
 

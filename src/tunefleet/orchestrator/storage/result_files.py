@@ -23,7 +23,7 @@ from tunefleet.orchestrator.storage import signed_urls
 from tunefleet.orchestrator.storage.signed_urls import Signature, Signer
 from tunefleet.orchestrator.views import to_datetime
 from tunefleet.schemas.api import ArtifactCreate, FileEntry
-from tunefleet.schemas.compat.worker_guide import (
+from tunefleet.schemas.worker_guide import (
     ALWAYS_REQUIRED,
     FILE_KIND,
     MANIFEST_NAME,

@@ -15,7 +15,7 @@ from tunefleet.db.repositories import attempts, commands, events, tasks
 from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import AttemptRow, CommandRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.observability.scrub import scrub
+from tunefleet.observability.logs import scrub
 from tunefleet.orchestrator.fleet import usage
 from tunefleet.orchestrator.ids import attempt_token
 from tunefleet.schemas.control import ControlCommand

@@ -14,8 +14,8 @@ from tunefleet.db import Connection, wake
 from tunefleet.db.federations import federations
 from tunefleet.db.federations.federations import FederationRow
 from tunefleet.db.fleet import worker_rows
-from tunefleet.db.repositories import shards, tasks, workflows
-from tunefleet.db.repositories.shards import ShardRow
+from tunefleet.db.repositories import dependencies, tasks, workflows
+from tunefleet.db.repositories.dependencies import ShardRow
 from tunefleet.db.repositories.task_transitions import Move, New, enter
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
@@ -85,7 +85,7 @@ def split(connection: Connection, row: TaskRow, spec: Mapping[str, Any], inputs:
         new.append(New({**shared, **own}, orjson.dumps(part).decode(), inputs))
     workflows.add_open(connection, row.workflow_id, total)
     parts = enter(connection, new, now)
-    shards.insert_all(
+    dependencies.insert_shards(
         connection, [ShardRow(part.seq, row.seq, row.id, number, total) for number, part in enumerate(parts)]
     )
     tasks.copy_inputs(connection, row.id, [part.id for part in parts])
@@ -109,7 +109,7 @@ def after_shards(connection: Connection, parents: Iterable[int], now: float) -> 
     """
     # Locked: two shards may end in transactions of different servers, and only one of them may end the parent.
     rows = [row for row in tasks.by_seqs(connection, parents, lock=True) if row.status == TaskStatus.RUNNING]
-    found = shards.of_parents(connection, [row.seq for row in rows])
+    found = dependencies.shards_of_parents(connection, [row.seq for row in rows])
     federated = federations.of_tasks(connection, [row.seq for row in rows], lock=True)
     moves = []
     for row in rows:

@@ -20,9 +20,9 @@ from tunefleet.orchestrator.access.permissions import Actor, may_read, may_see_w
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
-from tunefleet.orchestrator.pagination import before, bounded
 from tunefleet.orchestrator.tasks import relations
 from tunefleet.orchestrator.tasks.views import task_view
+from tunefleet.orchestrator.views import before_cursor, bounded_limit
 from tunefleet.schemas.api import Page, TaskView
 from tunefleet.schemas.fleet import TaskGlance
 from tunefleet.schemas.ui import Overview, TaskCounts
@@ -76,7 +76,7 @@ async def page(core: ServerContext, actor: Actor, look: TaskListQuery) -> Page[T
             descending=selection.descending,
             now=position.now,
         )
-    limit, snapshot = bounded(look.limit), cluster_state.fleet_snapshot(core)
+    limit, snapshot = bounded_limit(look.limit), cluster_state.fleet_snapshot(core)
 
     def operation(connection: Connection) -> Page[TaskView]:
         found = task_list.page(connection, selection, limit=limit + 1, behind=position)
@@ -191,7 +191,7 @@ def _position(cursor: str | None, selection: TaskSelection) -> Place | None:
     if cursor is None:
         return None
     if selection.sort == "created":
-        seq = before(cursor)
+        seq = before_cursor(cursor)
         return None if seq is None else Place(seq, seq, selection.now)
     try:
         fields = orjson.loads(base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4)))

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tunefleet.db import Connection
-from tunefleet.db.repositories import attempts, dependencies, shards, task_list, tasks, workflows
-from tunefleet.db.repositories.shards import ShardRow
+from tunefleet.db.repositories import attempts, dependencies, task_list, tasks, workflows
+from tunefleet.db.repositories.dependencies import ShardRow
 from tunefleet.db.rows import TaskRow, WorkflowRow
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
@@ -40,7 +40,9 @@ def of(connection: Connection, rows: Sequence[TaskRow]) -> Related:
     carried = {held[id_]: found for id_, found in attempts.carried(connection, list(held)).items()}
     ran = attempts.ran(connection, seqs)
     named = task_list.workflow_names(connection, [row.workflow_seq for row in rows])
-    return Related(dependencies.names(connection, seqs), shards.of_tasks(connection, seqs), merged, carried, ran, named)
+    return Related(
+        dependencies.names(connection, seqs), dependencies.shards_of(connection, seqs), merged, carried, ran, named
+    )
 
 
 def waits_for(connection: Connection, row: TaskRow) -> tuple[tuple[str, str], ...]:
@@ -53,10 +55,10 @@ def waits_for(connection: Connection, row: TaskRow) -> tuple[tuple[str, str], ..
 
 def shard_stop_causes(connection: Connection, rows: Sequence[TaskRow]) -> dict[int, Cause]:
     """Return why shards of ended parent tasks are stopped, by `seq`; other tasks are left out."""
-    memberships = shards.of_tasks(connection, [row.seq for row in rows])
+    memberships = dependencies.shards_of(connection, [row.seq for row in rows])
     parents = tasks.by_seqs(connection, sorted({membership.parent_seq for membership in memberships.values()}))
     ended = [parent for parent in parents if TaskStatus(parent.status).final]
-    siblings = shards.of_parents(connection, [parent.seq for parent in ended])
+    siblings = dependencies.shards_of_parents(connection, [parent.seq for parent in ended])
     found = {parent.seq: _cause(parent, siblings[parent.seq]) for parent in ended}
     return {
         seq: found[membership.parent_seq] for seq, membership in memberships.items() if membership.parent_seq in found

@@ -17,7 +17,6 @@ from tunefleet.db.repositories import (
     logs,
     notifications,
     queue,
-    shards,
     tasks,
     training_protocol,
     workflows,
@@ -72,7 +71,7 @@ def remove_tasks(connection: Connection, rows: Sequence[TaskRow], now: float) ->
     training_protocol.delete_of_tasks(connection, ids)
     tasks.delete_traces(connection, ids)
     dependencies.delete_of_tasks(connection, rows)
-    shards.delete_of_tasks(connection, rows)
+    dependencies.delete_shards(connection, rows)
     attempts.delete_of_tasks(connection, rows)
     clusters.delete_of_tasks(connection, rows)
     events.delete_of_tasks(connection, rows)

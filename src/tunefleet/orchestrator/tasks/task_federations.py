@@ -10,7 +10,7 @@ import orjson
 from tunefleet.db import Connection
 from tunefleet.db.federations import federations
 from tunefleet.db.federations.federations import FederationRow
-from tunefleet.db.repositories import shards, tasks
+from tunefleet.db.repositories import dependencies, tasks
 from tunefleet.db.repositories.attempts import OfferRow
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.federation import FederationStatus
@@ -88,7 +88,7 @@ def for_offers(connection: Connection, offers: Sequence[OfferRow], secret: bytes
     if not attempts:
         return {}
     rows = tasks.by_ids(connection, list(attempts)).values()
-    places = shards.of_tasks(connection, [row.seq for row in rows])
+    places = dependencies.shards_of(connection, [row.seq for row in rows])
     made = federations.of_tasks(connection, [place.parent_seq for place in places.values()])
     found = {}
     for row in rows:

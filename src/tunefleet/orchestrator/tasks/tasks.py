@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from tunefleet.db import Connection
-from tunefleet.db.repositories import attempts, journal, shards, tasks
+from tunefleet.db.repositories import attempts, dependencies, journal, tasks
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
@@ -88,7 +88,7 @@ async def remove(core: ServerContext, actor: Actor, task_id: str) -> None:
                 f"The task {row.id} is {row.status}.", hint=f"Cancel it first with `tunefleet cancel {row.id}`."
             )
         refuse_part(connection, row, "rm")
-        gone = [row, *shards.of_parents(connection, [row.seq]).get(row.seq, ())]
+        gone = [row, *dependencies.shards_of_parents(connection, [row.seq]).get(row.seq, ())]
         removal.refuse_needed(connection, gone)
         if len(tasks.of_workflows(connection, [row.workflow_seq])[row.workflow_seq]) == len(gone):
             removal.remove_workflows(connection, [row.workflow_seq], core.clock.wall())
@@ -140,7 +140,7 @@ def refuse_part(connection: Connection, row: TaskRow, verb: str) -> None:
     Raises:
         ConflictError: If the task is a shard.
     """
-    part = shards.of_tasks(connection, [row.seq]).get(row.seq)
+    part = dependencies.shards_of(connection, [row.seq]).get(row.seq)
     if part is not None:
         raise ConflictError(
             f"The task {row.id} is shard {part.number + 1} of {part.total} of {part.parent_id}.",

@@ -23,9 +23,9 @@ from tunefleet.lifecycle.task import FINAL, TaskReason, TaskStatus
 from tunefleet.orchestrator.tasks import fan_out, inputs, relations, spec_columns, task_federations
 from tunefleet.spec import dump_task_spec, load_task_spec
 from tunefleet.spec.documents.paths import named_tasks
-from tunefleet.spec.expressions.condition import ConditionSpec, unmet
+from tunefleet.spec.expressions.lookup import ConditionSpec, unmet
 from tunefleet.spec.expressions.references import references_of, resolve
-from tunefleet.spec.tasks.python_task import with_upstream
+from tunefleet.spec.tasks.command import with_upstream
 
 __all__ = ["Move", "begin", "switch"]
 _FINAL: Final = frozenset(status.value for status in FINAL)

@@ -19,7 +19,7 @@ from tunefleet.db import Connection, wake
 from tunefleet.db.repositories import events, journal, tasks
 from tunefleet.db.rows import LaunchRow
 from tunefleet.errors import InputError, OffsetConflict
-from tunefleet.observability.scrub import scrub
+from tunefleet.observability.logs import scrub
 from tunefleet.orchestrator.access.api_keys import refuse_ended
 from tunefleet.orchestrator.access.permissions import AttemptActor
 from tunefleet.orchestrator.context import ServerContext

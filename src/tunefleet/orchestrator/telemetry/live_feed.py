@@ -12,12 +12,11 @@ from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.orchestrator.access.permissions import Actor, may_read, may_see_worker
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet.presence import Fleet
-from tunefleet.orchestrator.pagination import bounded
 from tunefleet.orchestrator.tasks.listing import newest_loss
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.tasks.views import progress_view
 from tunefleet.orchestrator.telemetry.series import values_of
-from tunefleet.orchestrator.views import event_view, to_datetime
+from tunefleet.orchestrator.views import bounded_limit, event_view, to_datetime
 from tunefleet.schemas.api import EventView
 from tunefleet.schemas.live import LivePoint, LivePoints, LiveResume, TaskProgress, WorkerLoad
 from tunefleet.schemas.worker_link import Load
@@ -219,7 +218,7 @@ async def events_after(
             connection,
             event_id,
             project=actor.project,
-            limit=bounded(limit),
+            limit=bounded_limit(limit),
             task_id=task_id,
             workflow_id=workflow_id,
             kinds=kinds,

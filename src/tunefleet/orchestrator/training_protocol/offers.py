@@ -8,7 +8,7 @@ import orjson
 
 from tunefleet.db import Connection
 from tunefleet.db.access import project_rows
-from tunefleet.db.repositories import attempts, queue, shards, tasks, training_protocol
+from tunefleet.db.repositories import attempts, dependencies, queue, tasks, training_protocol
 from tunefleet.db.repositories.attempts import OfferRow
 from tunefleet.db.rows import TaskRow, WorkerRow
 from tunefleet.orchestrator.access.quotas import QuotaChecks
@@ -64,7 +64,7 @@ def refusal(connection: Connection, agent: WorkerRow, row: TaskRow, *, leased: b
     where = attempts.resumes_of(connection, [row.id]).get(row.id)
     if where is not None and where.bound and where.worker_id != agent.id:
         return f"It resumes from a checkpoint that only {where.worker_id} has."
-    if shards.of_tasks(connection, [row.seq]):
+    if dependencies.shards_of(connection, [row.seq]):
         return "It is a shard of a federated run, which agents do not support."
     if leased:
         return None

@@ -17,7 +17,7 @@ from tunefleet.db.repositories.attempts import OfferRow
 from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.observability.scrub import scrub
+from tunefleet.observability.logs import scrub
 from tunefleet.orchestrator.fleet import usage, worker_state
 from tunefleet.orchestrator.ids import attempt_of, attempt_token
 from tunefleet.orchestrator.observability.task_spans import attempt_traceparent

@@ -14,7 +14,7 @@ from tunefleet.db import Connection, wake
 from tunefleet.db.repositories import attempts, tasks
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.observability.scrub import scrub
+from tunefleet.observability.logs import scrub
 from tunefleet.orchestrator.fleet import usage
 from tunefleet.orchestrator.tasks import unreported_ends
 from tunefleet.orchestrator.tasks.retry_decision import reason_of

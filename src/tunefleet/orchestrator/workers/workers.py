@@ -16,9 +16,8 @@ from tunefleet.orchestrator.access.permissions import Actor, is_operator, may_ad
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state, worker_state
 from tunefleet.orchestrator.fleet.presence import Fleet
-from tunefleet.orchestrator.pagination import bounded
 from tunefleet.orchestrator.tasks import unreported_ends
-from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
+from tunefleet.orchestrator.views import bounded_limit, to_datetime, to_optional_datetime
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.fleet import WorkerView
 
@@ -28,7 +27,7 @@ async def list_(
 ) -> Page[WorkerView]:
     """Return workers by id; `status` takes several values separated by commas."""
     may_read(actor)
-    limit = bounded(limit)
+    limit = bounded_limit(limit)
     rows, running, decided = await core.read(partial(_all, actor=actor))
     shown = [row for row in rows if cursor is None or row.id > cursor]
     views = [_view(core, row, running.get(row.id, ()), decided.get(row.id)) for row in shown]

@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.db import Connection
-from tunefleet.db.repositories import dependencies, shards, tasks, workflows
+from tunefleet.db.repositories import dependencies, tasks, workflows
 from tunefleet.db.rows import DocumentRow, TaskRow, WorkflowRow
 from tunefleet.errors import ConflictError, ForbiddenError, SpecError
 from tunefleet.lifecycle.task import TaskStatus
@@ -154,7 +154,7 @@ def _workflow(
     connection: Connection, row: WorkflowRow
 ) -> tuple[str, dict[str, tuple[TaskRow, DocumentRow]], dict[str, TaskRow]]:
     rows = tasks.of_workflows(connection, [row.seq])[row.seq]
-    shards_of_tasks = shards.of_tasks(connection, [each.seq for each in rows])
+    shards_of_tasks = dependencies.shards_of(connection, [each.seq for each in rows])
     top_level = [each for each in rows if each.seq not in shards_of_tasks]
     documents = tasks.documents(connection, [each.seq for each in top_level])
     # Tasks that this workflow reused from an earlier one are found through its edges.

@@ -20,11 +20,10 @@ from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.ids import only_match
-from tunefleet.orchestrator.pagination import before, bounded, split
 from tunefleet.orchestrator.storage import checkpoint_retention
 from tunefleet.orchestrator.tasks import relations, removal, spec_columns, unreported_ends
 from tunefleet.orchestrator.tasks.views import task_view, workflow_detail, workflow_view
-from tunefleet.orchestrator.views import artifact_view
+from tunefleet.orchestrator.views import artifact_view, before_cursor, bounded_limit, split_page
 from tunefleet.orchestrator.workflows import resubmission, submission
 from tunefleet.orchestrator.workflows.submission import Submission
 from tunefleet.placement import WorkerState
@@ -143,12 +142,12 @@ async def list_(
 ) -> Page[WorkflowView]:
     """Return workflows, newest first; each filter takes several values separated by commas."""
     may_read(actor)
-    limit, snapshot = bounded(limit), cluster_state.fleet_snapshot(core)
+    limit, snapshot = bounded_limit(limit), cluster_state.fleet_snapshot(core)
     filters = {"status": status, "owner": owner, "name": name}
-    last = before(cursor)
+    last = before_cursor(cursor)
 
     def operation(connection: Connection) -> Page[WorkflowView]:
-        rows, next_cursor = split(
+        rows, next_cursor = split_page(
             workflows.page(connection, project=actor.project, limit=limit + 1, before=last, filters=filters), limit
         )
         return Page[WorkflowView](items=tuple(_views(connection, rows, snapshot)), next_cursor=next_cursor)

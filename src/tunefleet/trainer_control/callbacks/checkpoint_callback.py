@@ -11,10 +11,10 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from ..checkpoints.finalizer import CheckpointCommit, CheckpointFinalizer, SavedCheckpoint
 from ..checkpoints.manifest import Checkpoint
-from ..checkpoints.retention import protected_names, retain
+from ..checkpoints.resume import protected_names, retain
 from ..control.command_queue import CommandQueue
 from ..distributed import world
-from ..distributed.collectives import SaveBarrier
+from ..distributed.step_agreement import SaveBarrier
 from ..distributed.tcp_store import open_connection
 from ..session import JobSession
 

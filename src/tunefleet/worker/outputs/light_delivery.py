@@ -13,8 +13,8 @@ from tunefleet.client.external.interrupt import CancelToken
 from tunefleet.errors import InputError, MachineError
 from tunefleet.fsutil import write_synced
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.runtime.secrets.resolver import Secrets
-from tunefleet.schemas.compat.worker_guide import MANIFEST_NAME, ResultEnvelope
+from tunefleet.runtime.secrets import Secrets
+from tunefleet.schemas.worker_guide import MANIFEST_NAME, ResultEnvelope
 from tunefleet.schemas.worker_link import Finish, Offer
 from tunefleet.worker.outputs.destinations import DeliveryError, Destination, silent
 from tunefleet.worker.outputs.output_files import describe_folder

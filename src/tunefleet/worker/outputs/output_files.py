@@ -13,7 +13,8 @@ from typing import Any, Final, Literal
 from tunefleet.artifacts import Packing, hash_file, pack
 from tunefleet.executors.base import Output, ResultError
 from tunefleet.fsutil import write_synced
-from tunefleet.schemas.compat.worker_guide import (
+from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.schemas.worker_guide import (
     ALWAYS_REQUIRED,
     ARCHIVE_KIND,
     ENVELOPE_NAME,
@@ -24,7 +25,6 @@ from tunefleet.schemas.compat.worker_guide import (
     ResultEnvelope,
     TaskManifest,
 )
-from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.spec.options.output import OutputSpec
 from tunefleet.trainer_control.files import make_private

@@ -11,7 +11,7 @@ import torch
 
 from tunefleet.trainer_control.control.command_queue import Command, CommandQueue
 from tunefleet.trainer_control.distributed import world
-from tunefleet.trainer_control.distributed.collectives import cpu_group
+from tunefleet.trainer_control.distributed.step_agreement import cpu_group
 from tunefleet.workloads.federated.live_adapter import LiveAdapter
 
 # A version has been downloaded: `version`.

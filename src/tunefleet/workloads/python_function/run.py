@@ -21,8 +21,8 @@ from filelock import FileLock
 
 from tunefleet.artifacts import hash_file
 from tunefleet.errors import InputError, MachineError
-from tunefleet.schemas.compat.worker_guide import FILE_KIND
 from tunefleet.schemas.job_folder import Job
+from tunefleet.schemas.worker_guide import FILE_KIND
 from tunefleet.settings import inherited_environment, without_credentials
 from tunefleet.spec import PythonTaskSpec
 from tunefleet.trainer_control import JobSession

@@ -12,7 +12,7 @@ from tunefleet.campaign.service.engine_repository import CampaignRepository
 from tunefleet.db.campaigns import campaigns
 from tunefleet.errors import AuthError, ConflictError, ForbiddenError, InputError, NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName
-from tunefleet.observability.scrub import scrub
+from tunefleet.observability.logs import scrub
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.schemas.api import KeyCreate

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TextIO
 
-from tunefleet.runtime.secrets import secret_limits
+from tunefleet.runtime import secret_limits
 from tunefleet.settings import SECRET_PREFIX
 from tunefleet.spec.expressions.references import fill_secrets, secrets_of
 
