@@ -1,4 +1,7 @@
-"""Peak memory of a training step, from the sizes of the model. Arithmetic only, no tensors."""
+"""Peak memory of a training step, from the sizes of the model. Arithmetic only, no tensors.
+
+Without side effects: the server estimates from a workflow file, a training run from its own model before it starts.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,10 @@
 
 A large file is sent as one resumable upload, whose interrupted pieces the library sends again; each upload carries a
 checksum that the service verifies. Links are signed locally with the key of a service account.
+
+Direct uploads send each part as an object, which the service composes to one: parts are sent in parallel, with links
+that are valid for minutes. A resumable session would accept one piece after another, with a link that is valid for a
+week.
 """
 
 from __future__ import annotations

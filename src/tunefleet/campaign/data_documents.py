@@ -1,4 +1,8 @@
-"""The chunk of data of a cycle, and the workflow files that normalize the rows and cut the chunk."""
+"""The chunk of data of a cycle, and the workflow files that normalize the rows and cut the chunk.
+
+Rows of instructions have the columns `prompt` (instruction and input), `instruction`, `input` and `output`; chats have
+`conversations`, a list of `role` and `content`.
+"""
 
 from __future__ import annotations
 

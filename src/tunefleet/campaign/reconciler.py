@@ -1,6 +1,9 @@
 """Reconciler of all campaigns of a server: one asyncio task for each campaign that is due.
 
 A campaign that fails, waits or hangs blocks no other: each has its own task, lease and client.
+
+The tracker run of a cycle keeps the keys of the Gradients scheduler exactly, so that existing charts continue; ours
+are added.
 """
 
 from __future__ import annotations

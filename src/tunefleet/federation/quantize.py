@@ -1,4 +1,14 @@
-"""8-bit uploads: a quarter of float32's size; their rounding error is added to the next upload."""
+"""8-bit uploads: a quarter of float32's size; their rounding error is added to the next upload.
+
+Each group of 256 consecutive values shares a scale, its largest value is ±127, and zero stays zero. The worker keeps
+the rounding error and adds it to its next upload (error feedback), so that nothing is lost over the rounds. A file has
+`NAME.int8` with the tensor's shape, `NAME.scale` with one float32 per 256 values, and the metadata
+`tunefleet.upload_dtype: int8`. The server unpacks it before validation; nothing is averaged in 8 bits. Source: error
+feedback, Karimireddy et al. 2019, https://arxiv.org/abs/1901.09847.
+
+Error feedback: an update that is rejected, or replaced by another one of its worker, contributed to no version, so its
+rounding error is dropped. The counted updates and the residual add up to what was trained.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,23 @@
-"""Lifecycle of a campaign, its cycles with their steps, and the versions of its models."""
+"""Lifecycle of a campaign, its cycles with their steps, and the versions of its models.
+
+A campaign:
+
+    active ◀──▶ paused          held ──▶ active (retry)
+      │  ╰─────────────────────▶ ▲
+      ╰──▶ stopped ──▶ active    ╰── too many failures in a row, or no budget left
+
+Every campaign can be stopped, and a stopped one can be started again. A cycle:
+
+    running ──▶ completed
+       │ ▲
+       ▼ │ (retry)
+    failed ──▶ abandoned
+
+which runs its steps in a fixed order; each is intended, then done.
+
+At most one version of a model is promoted: candidate ──▶ promoted ◀──▶ archived; a candidate may also be archived
+directly.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Ids in log lines, and the W3C `traceparent` with span ids that processes derive independently of each other."""
+"""Ids in log lines, and the W3C `traceparent` with span ids that processes derive independently of each other.
+
+A span id is a digest of what the span stands for (a task, an attempt, a launch). A process can therefore name a parent
+span that another process records, and after a crash the same span is recorded again instead of a second one.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 The command runs in this process group with this terminal, so that Ctrl-C reaches it directly. SIGTERM pauses the
 training, so that nothing is lost when the machine shuts down; a second SIGTERM is forwarded to the command.
+
+If standard output is a terminal, the command gets a pseudo-terminal, so that progress bars and colors work; otherwise
+a pipe.
 """
 
 from __future__ import annotations

@@ -1,4 +1,12 @@
-"""File transfers of this worker: allowed paths and URLs, bandwidth, archive format; and the input cache."""
+"""File transfers of this worker: allowed paths and URLs, bandwidth, archive format; and the input cache.
+
+Inputs are artifacts under `<results>/.inputs/`, fetched once and shared by all jobs:
+
+    <digest>/            the files, renamed into place when complete and verified
+    <digest>.unpacked/   the same, unpacked, if the artifact is an archive
+    <digest>.json        path of the artifact; written last: without it the input is incomplete
+    <digest>.lock        held by the process that fetches it
+"""
 
 from __future__ import annotations
 

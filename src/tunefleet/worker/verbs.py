@@ -1,4 +1,8 @@
-"""Admin commands of a worker: a fixed set, with no remote shell; and settings that were changed through the server."""
+"""Admin commands of a worker: a fixed set, with no remote shell; and settings that were changed through the server.
+
+The outcome of a command is stored before it is reported, so that a command that is delivered twice, or again after the
+restart that it caused, is executed once.
+"""
 
 from __future__ import annotations
 

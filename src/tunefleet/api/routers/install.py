@@ -1,4 +1,8 @@
-"""The package that a joining machine installs: the server's own version, from the server itself, without a key."""
+"""The package that a joining machine installs: the server's own version, from the server itself, without a key.
+
+The wheel is built from the files that the server runs from: it has the server's version, and cannot be a package of
+the same name that a third party put into a public index.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""`data`: verify the base model, prepare training and eval rows once, and cut the chunk of this cycle."""
+"""`data`: verify the base model, prepare training and eval rows once, and cut the chunk of this cycle.
+
+Datasets in an S3 store are downloaded with the campaign's keys and stored on our server by digest: workers get no keys
+or links. An unchanged object is not downloaded again.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Requests to addresses that a user gave, in a workflow file or as a webhook; `ssrf_guard` decides what is allowed."""
+"""Requests to addresses that a user gave, in a workflow file or as a webhook; `ssrf_guard` decides what is allowed.
+
+Size and duration of the response are limited, whatever the other side sends. Messages contain only the host: the rest
+of a URL may be secret.
+"""
 
 from __future__ import annotations
 

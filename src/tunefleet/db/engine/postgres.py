@@ -2,6 +2,9 @@
 
 Several servers may use one database. Each writing transaction starts by taking one lock of the whole database, so that
 they write one after another, like the threads of one server; readers take no lock (decision 030).
+
+Change notifications between servers (NOTIFY and LISTEN) are sent with the commit of the change, or not at all. While
+the listening connection is down they are lost, so that all topics are published after a reconnect.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""Strategies on the factors, elementwise; all updates must have equal ranks."""
+"""Strategies on the factors, elementwise; all updates must have equal ranks.
+
+The robust rules, median and trimmed mean, work on the factors, which are only meaningful in one basis: because (B
+R)(R⁻¹ A) is the same update as B · A for every R, an update in another basis looks like an outlier, or shifts the
+median arbitrarily. So ranks must be equal, and the workers must start each round from the published adapter. Updates
+are not weighted by examples, because a malicious worker could claim many. `krum` and `multi_krum` compare products and
+have no such limit. Source: Yin et al. 2018, https://arxiv.org/abs/1803.01498.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Strategies on the products scale · B · A, whatever basis, rank and alpha the factors have."""
+"""Strategies on the products scale · B · A, whatever basis, rank and alpha the factors have.
+
+Krum: of n updates, f of which may be arbitrary, each gets as its score the sum of the squared distances to its n - f -
+2 nearest neighbors; the smallest score is chosen (`krum`), or the `keep` smallest are averaged (`multi_krum`). The
+updates of f malicious workers cannot be chosen unless they are as near to honest updates as those are to each other.
+Source: Blanchard et al. 2017, https://arxiv.org/abs/1703.02757.
+"""
 
 from __future__ import annotations
 

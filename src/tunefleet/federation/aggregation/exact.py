@@ -7,6 +7,14 @@ adapter that is merged into the base model.
 Sources: stacking, Wang et al. 2024 (FLoRA), https://arxiv.org/abs/2409.05976; residual in the base, Singhal et al.
 2024 (FedEx-LoRA), https://arxiv.org/abs/2410.09432; one rank by SVD, Bai et al. 2024 (FlexLoRA),
 https://arxiv.org/abs/2402.11505.
+
+The best rank-r adapter for the sum comes from small matrices only. The sum P = Σ cᵢ Bᵢ Aᵢ is L · R with L = [c₁B₁ …
+cₖBₖ] and R = [A₁; …; Aₖ]. Its singular values and vectors follow from the Gram matrices Lᵀ L and R Rᵀ, whose size is
+the sum of the ranks; P itself, which has the size of the base model's weight, is never computed. The Gram matrices are
+float64, so that squaring loses nothing of float32's precision.
+
+Of all pairs with the best product, the one whose A is nearest to the average of the As is chosen: workers with the
+same start get factors in the basis that their optimizers know, and a single update is returned unchanged.
 """
 
 from __future__ import annotations

@@ -2,6 +2,9 @@
 
 With L = [c₁B₁ … cₖBₖ] and R = [A₁; …; Aₖ] the weighted sum of products is L · R, and every inner product of two
 products follows from Lᵀ L and R Rᵀ: ⟨B₁A₁, B₂A₂⟩ = tr((B₁ᵀ B₂)(A₂ A₁ᵀ)). Their size is the sum of the ranks.
+
+Norms and distances are measured on products, because a distance between factors is not one between updates: (B R)(R⁻¹
+A) is the same update for every R. They only need matrices of the size of the ranks.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Files of updates and versions: fetch, store and delete them; the `.tar.gz` of a version, built on first request."""
+"""Files of updates and versions: fetch, store and delete them; the `.tar.gz` of a version, built on first request.
+
+Functions without a `connection` block on I/O: call them in a thread.
+"""
 
 from __future__ import annotations
 

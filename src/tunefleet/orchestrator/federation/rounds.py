@@ -2,6 +2,9 @@
 
 A federation has at most one round that is not final. Every change locks the federation's row first, so that no update
 can enter a round that is being closed.
+
+In the federation of a sharded task, a shard keeps its worker name on any machine and in any attempt. Its status is
+read from its task, not stored twice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Usage of attempts: measured when they end and on request, reported, and kept for a limited time."""
+"""Usage of attempts: measured when they end and on request, reported, and kept for a limited time.
+
+An attempt counts from its accept to its end. Its cost is its share of the worker's `cost_per_hour`: its GPUs out of
+the worker's GPUs or, on a worker without GPUs, one of the slots of its class. A task that is computed by another
+attempt's run costs nothing.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Leader election among servers on one database, with fencing of the leader's writes; and the list of servers."""
+"""Leader election among servers on one database, with fencing of the leader's writes; and the list of servers.
+
+The leader renews its row every second. A follower that sees no renewal for a while on its *own* monotonic clock takes
+over with the next epoch; a leader that cannot renew steps down before that. Clocks need not agree: if two servers ever
+consider themselves the leader, fencing lets only one of them write (decision 031). A single server always leads.
+"""
 
 from __future__ import annotations
 

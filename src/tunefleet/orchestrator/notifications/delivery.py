@@ -1,4 +1,8 @@
-"""Deliver pending notifications, in order per target, with retries for a day; and list them for users."""
+"""Deliver pending notifications, in order per target, with retries for a day; and list them for users.
+
+Pending notifications are in the database and survive a restart. An attempt whose outcome could not be stored is
+repeated: delivery is at least once, under the same id.
+"""
 
 from __future__ import annotations
 

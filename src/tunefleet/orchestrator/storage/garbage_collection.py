@@ -1,4 +1,8 @@
-"""Garbage collection: delete files without references or pins, and abort abandoned uploads."""
+"""Garbage collection: delete files without references or pins, and abort abandoned uploads.
+
+Rows are deleted in one operation and files right after its commit, in the writer thread: a later query reports the file
+as missing, and an earlier one holds a pin.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 All status changes go through `switch`, so that dependent tasks are evaluated immediately, whatever ended the task.
 `db.repositories.task_transitions` changes rows and knows no dependencies.
+
+Dependents of an ended task become ready, or are skipped, failed or cancelled, until nothing follows any more.
+Everything happens in the transaction that ended the first task, so that no task stays pending after a crash.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""Limits on a task's journals: records beyond them are dropped with one event, older points are thinned evenly."""
+"""Limits on a task's journals: records beyond them are dropped with one event, older points are thinned evenly.
+
+A holder of an attempt's token can write anything into its journal; real runs stay far below these limits. The counters
+are in the database, so that they hold for all servers and after a restart.
+
+A launch that reports for a week has millions of points, and a chart shows two thousand. Points are thinned whenever a
+quarter of the limit has arrived, so that the state of a launch follows from its cursor alone, on each server.
+"""
 
 from __future__ import annotations
 

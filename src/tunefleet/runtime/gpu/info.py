@@ -1,4 +1,8 @@
-"""Figures of this machine's GPUs and the version of their driver, from NVML or `nvidia-smi`."""
+"""Figures of this machine's GPUs and the version of their driver, from NVML or `nvidia-smi`.
+
+Figures that the driver does not report are None: a MIG instance has no utilization of its own, a passively cooled card
+may not report its power, and a chip with unified memory reports no memory of its own.
+"""
 
 from __future__ import annotations
 

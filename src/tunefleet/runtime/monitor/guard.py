@@ -2,6 +2,10 @@
 
 The reason of an interruption is stored before the launch is ended, so that a restarted monitor continues it, and does
 not take the end for a failure of the job.
+
+The relaunch of a failed job keeps the attempt and its token. It is decided after all processes of the job are gone,
+from the job folder and the end only, so that it does not matter how the process died. A smaller batch or a lower
+learning rate is written to `overrides.json` before the launch, and applied by the program.
 """
 
 from __future__ import annotations

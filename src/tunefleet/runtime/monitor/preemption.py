@@ -1,4 +1,10 @@
-"""Detects other users of this machine's GPUs, and preempts launches for them without losing progress."""
+"""Detects other users of this machine's GPUs, and preempts launches for them without losing progress.
+
+A process counts as another user if neither it nor an ancestor holds the GPU's lock in the ledger or is a warm engine of
+this user: a store, a game, the job of another user. A desktop does not count: graphics processes with little memory
+are ignored. If the driver does not list processes (WSL), memory in use on an unclaimed GPU counts instead. In a
+container the driver lists pids of the host; unknown pids are ignored.
+"""
 
 from __future__ import annotations
 

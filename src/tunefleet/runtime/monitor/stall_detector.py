@@ -1,4 +1,8 @@
-"""Detects that a running job has stalled, and dumps the stacks of its processes into its log."""
+"""Detects that a running job has stalled, and dumps the stacks of its processes into its log.
+
+Progress is a new journal record (one per second during training or evaluation steps) or a change of phase. Outside of
+steps (loading, tokenizing, a long save, the work after the last step), log output, I/O and CPU time count, too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Makes checkpoints durable in the background: hashed and synced, with the digests and the result of all ranks."""
+"""Makes checkpoints durable in the background: hashed and synced, with the digests and the result of all ranks.
+
+The ranks agree in the thread that finishes checkpoints, over a store connection of its own. No rank acts on a
+checkpoint (ends for a pause, reports it) before all ranks know whether it is complete.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Which checkpoint a launch resumes from, and which are deleted: never one that a resume may still need."""
+"""Which checkpoint a launch resumes from, and which are deleted: never one that a resume may still need.
+
+Looking for the newest valid checkpoint moves broken ones aside, so only one process may look. The decision is stored in
+the job folder because the ranks are not connected yet.
+"""
 
 from __future__ import annotations
 

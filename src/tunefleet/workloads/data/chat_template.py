@@ -1,4 +1,9 @@
-"""Renders conversations with a tokenizer's chat template, and converts prompts and answers to token ids."""
+"""Renders conversations with a tokenizer's chat template, and converts prompts and answers to token ids.
+
+Tried in this order: the template marks the assistant's turns itself (`{% generation %}`); TRL has the same template
+with markers; the conversation is rendered turn by turn, which works if a longer conversation starts with the text of a
+shorter one. If none works, the template is rejected: training on everything would be silent and wrong.
+"""
 
 from __future__ import annotations
 

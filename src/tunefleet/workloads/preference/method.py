@@ -1,4 +1,7 @@
-"""Base class of the methods: tokenization of rows, trainer, eval metrics as means over rows; reference model."""
+"""Base class of the methods: tokenization of rows, trainer, eval metrics as means over rows; reference model.
+
+With several processes a few eval rows may count twice if their number is not a multiple of the global batch size.
+"""
 
 from __future__ import annotations
 

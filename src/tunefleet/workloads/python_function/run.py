@@ -1,4 +1,10 @@
-"""The program of a `python` task."""
+"""The program of a `python` task.
+
+pip requirements are a layer over the worker's environment, cached for later tasks:
+
+    <cache>/python-layers/<hash of the requirements>/            a virtual environment
+    <cache>/python-layers/<hash of the requirements>/ready.json  written last: without it the layer is created again
+"""
 
 from __future__ import annotations
 

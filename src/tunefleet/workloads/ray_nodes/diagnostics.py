@@ -1,4 +1,9 @@
-"""Requirements of a node, the number of machines that meet them, and the resulting messages."""
+"""Requirements of a node, the number of machines that meet them, and the resulting messages.
+
+Ray names a GPU by its product name, `A100` for `NVIDIA A100-SXM4-80GB` and `GeForce-RTX-4090` for `NVIDIA GeForce RTX
+4090`; only the cluster knows which types exist. Source: `ray._private.accelerators.nvidia_gpu` of Ray 2.60; only nodes
+with automatically detected GPUs have the resource.
+"""
 
 from __future__ import annotations
 
