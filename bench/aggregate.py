@@ -40,7 +40,7 @@ from _report import BUDGETS, Figure, Peer, Ratio, Report, decided, version_here
 from peers.environment import FLOWER, ROOT, interpreter, version_of
 
 from tunefleet.federation import CONFIG, TENSORS, AdapterFile, Update, update_in, write_tensors
-from tunefleet.federation.aggregation.fidelity import product_error
+from tunefleet.federation.aggregation.strategy import product_error
 from tunefleet.federation.quantize import write_int8
 from tunefleet.federation.safetensors_writer import AdapterWriter
 

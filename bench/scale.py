@@ -42,7 +42,7 @@ import psutil
 
 from tunefleet.cli.local_cluster.simulate_target import SimulationTarget
 from tunefleet.errors import MachineError
-from tunefleet.simulation import plot
+from tunefleet.simulation import curves
 from tunefleet.simulation.curves import Series, series
 from tunefleet.simulation.load_report import Report
 from tunefleet.simulation.plan import DEFAULT_GPUS, Plan, read_gpus
@@ -201,7 +201,7 @@ def main() -> int:
     if (options.gate or options.only) and (options.document or options.json or options.plot):
         parser.error("--document, --json and --plot are of the first two series")
     if options.plot is not None:
-        plot.check(options.plot)
+        curves.check(options.plot)
     print(f"{_machine()}; the simulated workers run on the same machine", file=sys.stderr)
     if options.gate:
         return _said(gate(), "all was placed, once, in little memory")
@@ -212,7 +212,7 @@ def main() -> int:
     largest = None if options.quick else seldom_renewing(SELDOM, 5.0)
     queues = series(over_the_queue(lengths, 10.0 if options.quick else 30.0), by="tasks")
     if options.plot is not None:
-        plot.draw_series(fleets, options.plot)
+        curves.draw_series(fleets, options.plot)
     _report(list(fleets.loads), list(queues.loads), largest, options.quick).write(options.json)
     if options.document:
         told = "null" if largest is None else largest.model_dump_json()

@@ -16,7 +16,7 @@ from tunefleet.cli.campaigns.views import log_line
 from tunefleet.cli.console import say, table
 from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
-from tunefleet.lifecycle.model_version import Stage
+from tunefleet.lifecycle.cycle import Stage
 from tunefleet.schemas.campaign import ModelVersionView
 from tunefleet.spec.documents.campaign_file import parse_campaigns
 

@@ -19,6 +19,8 @@ MAX_FILES: Final = 25
 MIN_LINES: Final = 40
 MAX_LINES: Final = 600
 MAX_STEMS: Final = 3
+MAX_PACKAGE_FILES: Final = 1_000
+"""In the whole package: a new file needs a subject of its own, or takes the place of fragments."""
 MAX_FUNCTION_LINES: Final = 45
 """Of which 95 of 100 functions have no more."""
 ALSO: Final = ("scripts", "bench", "tests")
@@ -38,6 +40,7 @@ NICKNAMES: Final = frozenset({
 })  # fmt: skip
 KNOWN: Final[dict[str, int]] = {
     "folders with too many files": 0,
+    "packages with too many files": 0,
     "files that are too short": 0,
     "files that are too long": 0,
     "functions that are too long": 0,
@@ -78,6 +81,8 @@ def faults(source: Path = SOURCE) -> Iterator[Fault]:
             yield Fault("files that are too long", f"{where}: {lines} lines; at most {MAX_LINES}")
         if not is_noun(path.stem):
             yield Fault("names that are no things", f"{where}: name a thing in the field's words (docs/glossary.md)")
+    if (total := sum(1 for _ in source.rglob("*.py"))) > MAX_PACKAGE_FILES:
+        yield Fault("packages with too many files", f"{total} files; at most {MAX_PACKAGE_FILES}: merge fragments")
     for folder, count in sorted(folders.items()):
         if count > MAX_FILES:
             yield Fault("folders with too many files", f"{folder}: {count} files; at most {MAX_FILES}")

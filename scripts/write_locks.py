@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from packaging.requirements import Requirement
 
-from tunefleet.runtime.envs.catalog import normal
+from tunefleet.runtime.envs.registry import normal
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ROOT / "src/tunefleet/runtime/envs/locks"

@@ -13,7 +13,7 @@ from processes import Crew, Server
 
 from tunefleet import FederatedClient
 from tunefleet.federation import LayerReport, aggregate, update_in
-from tunefleet.federation.aggregation.fidelity import product_error
+from tunefleet.federation.aggregation.strategy import product_error
 from tunefleet.schemas.federated import VersionDetail
 from tunefleet.spec.options.federation_options import FederationSpec, StrategySpec
 

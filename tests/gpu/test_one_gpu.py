@@ -18,11 +18,10 @@ from tests.integration.workloads.test_exact_resume import Run
 from tests.libraries import required
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime import JobHandle, Supervisor, new_launch_id
-from tunefleet.runtime.gpu import driver as driver_module
 from tunefleet.runtime.gpu import info
 from tunefleet.runtime.gpu.gpu_locks import holder, ledger_dir
 from tunefleet.runtime.gpu.info import GpuFigures
-from tunefleet.runtime.launch import retry
+from tunefleet.runtime.monitor import guard
 from tunefleet.schemas.job_folder import Job, JobProcess
 
 required("torch")
@@ -106,7 +105,7 @@ def test_the_driver_and_its_program_tell_the_same(card: GpuFigures) -> None:
         assert 0 < (figures.temperature_c or 0) < 110
         assert 0 < (figures.power_w or 0) < 1500
         assert figures.utilisation_percent is not None
-    driver = driver_module.read_driver()
+    driver = info.read_driver()
     assert driver.version is not None
     assert float(driver.cuda or 0) >= 11
 
@@ -210,7 +209,7 @@ def test_one_that_needs_more_memory_than_it_may_take_says_so_and_fits_with_small
             break
         assert one.end.reason is TaskReason.OUT_OF_MEMORY, (one.end, one.log)
         job = handle.job.model_copy(update={"launch": new_launch_id()})
-        assert retry.plan(handle.folder, job.spec, one.end.reason, handle.job.launch), one.log
+        assert guard.retry_plan(handle.folder, job.spec, one.end.reason, handle.job.launch), one.log
         handle, tries = supervisor.launch(job), tries + 1
     assert tries, "the first one was to be too large"
     assert one.result["overrides"]["batch_size"] == 128 >> tries

@@ -31,7 +31,7 @@ from tunefleet.orchestrator.context import Clock
 from tunefleet.orchestrator.preflight import explain
 from tunefleet.orchestrator.scheduling import reaper, scheduler
 from tunefleet.orchestrator.tasks import tasks
-from tunefleet.orchestrator.workers import cordons
+from tunefleet.orchestrator.workers import worker_commands
 from tunefleet.orchestrator.workflows import reruns
 from tunefleet.schemas.projects import ProjectChange
 from tunefleet.settings import ServerSettings
@@ -183,7 +183,7 @@ class Stage(RuleBasedStateMachine):
         self.run(projects.change(self.lab.core, self.lab.admin, "default", ProjectChange(max_running=None)))
         for host in self.hosts:
             self.run(host.register(keeps=not host.gone))
-            self.run(cordons.uncordon(self.lab.core, self.lab.admin, host.id))
+            self.run(worker_commands.uncordon(self.lab.core, self.lab.admin, host.id))
         open_: list[Any] = []
         for _ in range(40):
             self.clock.advance(2000.0)

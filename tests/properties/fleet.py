@@ -16,7 +16,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.orchestrator.access import projects
 from tunefleet.orchestrator.scheduling import reaper, scheduler
 from tunefleet.orchestrator.tasks.retry_decision import reason_of
-from tunefleet.orchestrator.workers import cordons, workers
+from tunefleet.orchestrator.workers import worker_commands, workers
 from tunefleet.schemas.projects import ProjectChange
 from tunefleet.schemas.worker_link import Finish, Reached
 
@@ -202,7 +202,9 @@ class Fleet(Stage):
         """An admin decides about a machine."""
         what = ("cordon", "drain", "uncordon", "uncordon")[pick % 4]
         try:
-            self.run(getattr(cordons, what)(self.lab.core, self.lab.admin, self.hosts[pick % len(self.hosts)].id))
+            self.run(
+                getattr(worker_commands, what)(self.lab.core, self.lab.admin, self.hosts[pick % len(self.hosts)].id)
+            )
         except NotFoundError:
             assert not any(row.id == self.hosts[pick % len(self.hosts)].id for row in self.rows("workers"))
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from tunefleet.agent import views
 from tunefleet.agent.gpus import Gpus
+from tunefleet.agent.jobs.job import AgentRecord
 from tunefleet.agent.jobs.job_queue import JobTable
-from tunefleet.agent.jobs.records import AgentRecord
 from tunefleet.agent.translate import Defaults
 from tunefleet.errors import InputError
 from tunefleet.runtime import envs

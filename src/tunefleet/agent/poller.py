@@ -18,7 +18,7 @@ from tunefleet.agent import intake
 from tunefleet.agent.agent import Agent
 from tunefleet.agent.capabilities import capabilities, load
 from tunefleet.agent.jobs.command_outbox import CommandExecutor
-from tunefleet.agent.jobs.records import AgentRecord
+from tunefleet.agent.jobs.job import AgentRecord
 from tunefleet.client.backend import AgentClient
 from tunefleet.errors import AuthError, ConflictError, InputError, NotFoundError, TunefleetError
 from tunefleet.runtime import envs

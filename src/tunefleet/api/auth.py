@@ -22,7 +22,7 @@ from tunefleet.errors import AuthError, ForbiddenError
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, FederationActor
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation import participants, token_access
+from tunefleet.orchestrator.federation import delegated_access, participants
 
 _ATTEMPT_PREFIX: Final = "att-"
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -58,7 +58,7 @@ async def identify(request: Request) -> Actor | AttemptActor:
     """Authenticate a request."""
     secret = _header_secret(request)
     if secret is not None and participants.is_token(secret):
-        await token_access.authenticate(core_of(request), secret)
+        await delegated_access.authenticate_token(core_of(request), secret)
         raise ForbiddenError(
             f"The token of a federation may not call {request.method} {request.url.path}.",
             hint="It is valid only for the uploads, versions and chunks of its federation.",
@@ -75,7 +75,7 @@ async def identify_participant(request: Request) -> participants.FederationCalle
             # Browsers remember the credentials of a URL and send them automatically, as they do cookies.
             refuse_foreign_page(request)
     if secret is not None and participants.is_token(secret):
-        participant = await token_access.authenticate(core_of(request), secret)
+        participant = await delegated_access.authenticate_token(core_of(request), secret)
         noted(request, participant)
         return participant
     try:

@@ -20,7 +20,7 @@ from tunefleet.errors import TooManyError
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet.presence import Fleet
-from tunefleet.orchestrator.telemetry import events, live_feed
+from tunefleet.orchestrator.telemetry import live_feed
 from tunefleet.orchestrator.telemetry.live_feed import StreamPosition
 from tunefleet.orchestrator.views import to_datetime
 from tunefleet.schemas.live import (
@@ -90,7 +90,7 @@ class Live:
 
     async def _messages(self) -> AsyncIterator[ServerSentEvent]:
         core, signals = self.core, self.core.signals
-        newest = await events.last_id(core, self.who)
+        newest = await live_feed.last_event_id(core, self.who)
         missed = not 0 <= newest - self.place.event_id <= FAR
         if missed:
             self.place = StreamPosition(newest, self.place.points)
@@ -111,7 +111,7 @@ class Live:
 
     async def _news(self) -> AsyncIterator[tuple[ServerSentEvent, bool]]:
         """Yield updates, each with whether more are available immediately."""
-        new_events = await events.after(self.core, self.who, self.place.event_id, limit=_PAGE)
+        new_events = await live_feed.events_after(self.core, self.who, self.place.event_id, limit=_PAGE)
         if new_events:
             self.place = StreamPosition(new_events[-1].id, self.place.points)
             yield self._say("events", LiveEvents(events=tuple(new_events))), len(new_events) == _PAGE

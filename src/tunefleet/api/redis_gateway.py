@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import socket
 
+from tunefleet.db.fleet import worker_rows
 from tunefleet.db.fleet import worker_rows as workers
-from tunefleet.db.repositories import controls
 from tunefleet.orchestrator.access.permissions import REDIS_WORKER
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.workers import exchange
 from tunefleet.orchestrator.workers import exchange as worker_exchange
-from tunefleet.orchestrator.workers import message_payloads
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
 from tunefleet.transport.base import address_towards
 from tunefleet.transport.redis import fleet_identity
@@ -35,15 +35,15 @@ class RedisWorkerService:
 
     async def fetch(self, digest: str) -> bytes:
         """Return a message that a worker uploaded over HTTP."""
-        return await message_payloads.fetch(self._core, digest)
+        return await exchange.fetch_message(self._core, digest)
 
     async def keep(self, body: bytes, token: str) -> str:
         """Store a message for the holder of the token."""
-        return await message_payloads.keep(self._core, body, token)
+        return await exchange.keep_message(self._core, body, token)
 
     async def elastic_disabled(self) -> frozenset[str]:
         """Return the workers that elastic scaling keeps on standby."""
-        return frozenset(await self._core.read(controls.elastic_disabled))
+        return frozenset(await self._core.read(worker_rows.elastic_disabled))
 
     async def workers(self) -> dict[str, bool]:
         """Return the known workers, and whether each is online."""

@@ -20,7 +20,7 @@ from tunefleet.errors import AuthError
 from tunefleet.orchestrator.access.permissions import KEYS, Actor
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.tasks import tasks
-from tunefleet.orchestrator.telemetry import events, logs
+from tunefleet.orchestrator.telemetry import live_feed, logs
 from tunefleet.schemas.api import EventView, LogView, ProgressView, TaskView
 
 _PAGE: Final = 500
@@ -114,8 +114,8 @@ async def follow_events(
     progress = _Progress(core, who, wanted)
     while not signals.closed:
         seen = signals.version("events")
-        newest = await events.last_id(core, who)
-        found = await events.after(
+        newest = await live_feed.last_event_id(core, who)
+        found = await live_feed.events_after(
             core, who, after, limit=_PAGE, task_id=wanted.task_id, workflow_id=wanted.workflow_id, kinds=wanted.kinds
         )
         for event in found:

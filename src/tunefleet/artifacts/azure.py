@@ -23,8 +23,16 @@ from azure.storage.blob import BlobBlock, BlobSasPermissions, ContentSettings
 
 from tunefleet import errors
 from tunefleet.artifacts.direct import Arrivals, PartLink
-from tunefleet.artifacts.refusals import store_error
-from tunefleet.artifacts.remote import LINK_S, TYPE, ListedObject, RemoteStore, attachment, check, read_pieces
+from tunefleet.artifacts.remote import (
+    LINK_S,
+    TYPE,
+    ListedObject,
+    RemoteStore,
+    attachment,
+    check,
+    read_pieces,
+    store_error,
+)
 from tunefleet.errors import MachineError, UnreachableError
 
 try:

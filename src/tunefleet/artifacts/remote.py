@@ -15,21 +15,34 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
-from tunefleet.artifacts.blobs import BlobStore, Link, checked
+from tunefleet.artifacts.blobs import BlobStore, Link, NoRoomError, checked
 from tunefleet.artifacts.direct import ARRIVING, Arrivals, DirectUploads
 from tunefleet.artifacts.folder import BLOBS, FolderStore
 from tunefleet.artifacts.manifest import is_digest
-from tunefleet.errors import ArtifactError, MachineError, TunefleetError
+from tunefleet.errors import ArtifactError, MachineError, TunefleetError, UnreachableError
 
 _log = logging.getLogger(__name__)
-
 LINK_S: Final = 900
 SENDERS: Final = 8
 TYPE: Final = "application/octet-stream"
 _REMEMBERED: Final = 65_536
+_FULL: Final = frozenset(
+    {"AccountStorageLimitExceeded", "InsufficientStorage", "QuotaExceeded", "StorageFull", "XMinioStorageFull"}
+)
+_CLOCK: Final = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
+_KEYS: Final = frozenset(
+    {
+        "AccessDenied", "AuthenticationFailed", "AuthorizationFailure", "AuthorizationPermissionMismatch",
+        "ExpiredToken", "Forbidden", "InvalidAccessKeyId", "InvalidToken", "NoCredentialsError", "RefreshError",
+        "SignatureDoesNotMatch", "TokenRefreshRequired", "UserSuspended", "403", "401",
+    }
+)  # fmt: skip
+_NO_PLACE: Final = frozenset({"ContainerNotFound", "NoSuchBucket"})
+_LATER: Final = frozenset({HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_MANY_REQUESTS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,3 +269,35 @@ def attachment(filename: str) -> str:
     """Return the header that makes a browser save a file under a name."""
     plain = "".join(letter if letter.isascii() and letter.isprintable() else "_" for letter in filename)
     return 'attachment; filename="{}"'.format(plain.replace("\\", "_").replace('"', "_"))
+
+
+def store_error(
+    name: str, code: str, status: int, detail: str, *, passes: bool, check: str, variables: str
+) -> TunefleetError:
+    """Return the exception for a service's error.
+
+    Args:
+        name: Name of the store, such as `s3://bucket/prefix`.
+        status: HTTP status; 0 without a response.
+    """
+    if code in _FULL or status == HTTPStatus.INSUFFICIENT_STORAGE:
+        return NoRoomError(
+            f"The artifact store {name} is full ({code}).",
+            hint="Raise its quota or delete old artifacts. Interrupted uploads are kept and resume.",
+            detail=detail,
+        )
+    if passes or status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _LATER:
+        return UnreachableError(
+            f"The artifact store {name} is unavailable: {code}.",
+            hint=f"Check {check}, or try again later.",
+            detail=detail,
+        )
+    if code in _CLOCK:
+        hint = "The clocks of this server and the store differ too much: synchronize them with NTP."
+    elif code in _KEYS:
+        hint = f"The keys are rejected, expired or lack permissions: update {variables} and restart the server."
+    elif code in _NO_PLACE:
+        hint = "Create it, or correct TUNEFLEET_ARTIFACTS."
+    else:
+        hint = f"Check the server's TUNEFLEET_ARTIFACTS, {variables} and their permissions."
+    return MachineError(f"The artifact store {name} is unusable: {code}.", hint=hint, detail=detail)

@@ -20,8 +20,17 @@ from botocore.exceptions import ClientError
 
 from tunefleet import errors
 from tunefleet.artifacts.direct import Arrivals, PartLink
-from tunefleet.artifacts.refusals import store_error
-from tunefleet.artifacts.remote import LINK_S, SENDERS, TYPE, ListedObject, RemoteStore, attachment, check, read_pieces
+from tunefleet.artifacts.remote import (
+    LINK_S,
+    SENDERS,
+    TYPE,
+    ListedObject,
+    RemoteStore,
+    attachment,
+    check,
+    read_pieces,
+    store_error,
+)
 from tunefleet.errors import MachineError, NotFoundError, TunefleetError
 from tunefleet.fsutil import CHUNK_BYTES
 

@@ -16,7 +16,7 @@ import orjson
 
 from tunefleet.campaign import publish_targets
 from tunefleet.campaign.contract import Base, CycleFailed, Misconfigured, Outcome, StepContext
-from tunefleet.campaign.hub_models import HUB
+from tunefleet.campaign.publish_targets import HUB
 from tunefleet.campaign.scratch_folder import step_folder
 from tunefleet.campaign.task_client import CampaignTaskClient, digest_of, document, inputs_of, model_of, result_of
 from tunefleet.integrations.publishing import hub

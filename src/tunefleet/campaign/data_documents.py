@@ -1,4 +1,4 @@
-"""Workflow files for a campaign's data: normalize the rows of its datasets, and cut a chunk of them.
+"""The chunk of data of a cycle, and the workflow files that normalize the rows and cut the chunk.
 
 Rows of instructions have the columns `prompt` (instruction and input), `instruction`, `input` and `output`; chats have
 `conversations`, a list of `role` and `content`.
@@ -6,11 +6,13 @@ Rows of instructions have the columns `prompt` (instruction and input), `instruc
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from tunefleet.campaign import task_client
-from tunefleet.campaign.position import Chunk
 from tunefleet.spec.documents.campaign_data import CampaignDatasetSpec
 from tunefleet.spec.documents.campaign_document import CampaignSpec
 
@@ -132,3 +134,46 @@ def chunk_document(name: str, train_artifact: str, chunk: Chunk) -> dict[str, An
         "steps": [{"shuffle": {"seed": chunk.seed}}, {"slice": {"start": chunk.start, "stop": chunk.stop}}],
     }
     return task_client.document(name, body)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """The rows of one cycle."""
+
+    epoch: int
+    index: int
+    count: int
+    start: int
+    stop: int
+    seed: int
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.stop - self.start
+
+
+def chunk_at(position: int, *, rows: int, most: int, seed: int) -> Chunk:
+    """Return the chunk of a position.
+
+    An epoch is split into the fewest chunks of at most `most` rows; their sizes differ by at most one. Every row is in
+    exactly one chunk of an epoch, and the order of an epoch depends only on the seed and its number.
+
+    Raises:
+        ValueError: If there are no rows.
+    """
+    if rows < 1:
+        raise ValueError("there are no rows to train on")
+    count = math.ceil(rows / most)
+    epoch, index = divmod(position, count)
+    start, stop = rows * index // count, rows * (index + 1) // count
+    return Chunk(epoch, index, count, start, stop, epoch_seed(seed, epoch))
+
+
+def epoch_seed(seed: int, epoch: int) -> int:
+    """Return the shuffle seed of an epoch; the first epoch uses the campaign's own seed."""
+    if epoch == 0:
+        return seed
+    digest = hashlib.blake2b(f"epoch:{seed}:{epoch}".encode(), digest_size=8).digest()
+    # 63 bits, so that the seed fits into a signed 64-bit integer.
+    return int.from_bytes(digest, "big") >> 1

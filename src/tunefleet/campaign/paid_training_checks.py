@@ -11,8 +11,8 @@ from typing import Final
 
 from tunefleet.campaign import publish_targets
 from tunefleet.campaign.contract import Base, CycleFailed, Misconfigured, NeedsYou, StepContext
-from tunefleet.campaign.hub_models import HUB, repo_of
 from tunefleet.campaign.object_store import LINK_S
+from tunefleet.campaign.publish_targets import HUB, repo_of
 from tunefleet.integrations.publishing.hub import is_public
 from tunefleet.settings import CampaignSettings, PublishSettings, load
 from tunefleet.spec.documents.campaign_document import GRADIENTS, CampaignSpec

@@ -32,7 +32,7 @@ class Root(LazyGroup):
         Entry("follow", "tasks.submit:follow", "Follow a run or a workflow live until it ends.", WORK),
         Entry("validate", "tasks.validate:validate", "Check a workflow file; list every error with its line.", WORK),
         Entry("graph", "tasks.graph:graph", "Draw the dependency graph of a workflow.", WORK),
-        Entry("preview", "models.preview:preview", "Preview the training data: trained and masked tokens.", WORK),
+        Entry("preview", "models.data_commands:preview", "Preview the training data: trained and masked tokens.", WORK),
         Entry("chat", "models.chat_commands:chat", "Chat with a model, or with the result of a training run.", WORK),
         Entry("ls", "tasks.task_commands:ls", "List runs, newest first, or workflows.", WORK),
         Entry("show", "tasks.show:show", "Show the summary of a run or a workflow.", WORK),

@@ -10,7 +10,7 @@ from typing import Any
 
 from tunefleet.client import resources, transfer
 from tunefleet.client.connection import resolve
-from tunefleet.client.routes import project_routes, workflow_routes
+from tunefleet.client.routes import administration_routes, workflow_routes
 from tunefleet.client.transport import AsyncTransport, Policy, Transport
 from tunefleet.client.verb import ApiMethod, Awaited, Blocking
 
@@ -25,8 +25,8 @@ class ServerVerbs:
     server = ApiMethod(workflow_routes.server)
     storage = ApiMethod(workflow_routes.storage)
     servers = ApiMethod(workflow_routes.servers)
-    usage = ApiMethod(project_routes.usage)
-    audit = ApiMethod(project_routes.audit)
+    usage = ApiMethod(administration_routes.usage)
+    audit = ApiMethod(administration_routes.audit)
 
 
 class Client(ServerVerbs, Blocking):

@@ -18,7 +18,7 @@ from tunefleet.client.throttle import Throttle
 from tunefleet.client.transport import Policy, Transport
 from tunefleet.schemas.api import ArtifactView
 from tunefleet.schemas.chat import ChatPiece, ChatPoll, ChatTurns
-from tunefleet.schemas.compat.task_results import ResultFile
+from tunefleet.schemas.worker_guide import ResultFile
 from tunefleet.schemas.worker_link import JournalBatch
 
 

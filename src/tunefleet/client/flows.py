@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tunefleet.client import transfer
-from tunefleet.client.call import Call, Emit, Flow, NextLine, OpenLines, Pause, Stream, ask
+from tunefleet.client.call import Call, Emit, Flow, NextLine, OpenLines, Pause, ServerEvent, SseReader, Stream, ask
 from tunefleet.client.routes import workflow_routes
-from tunefleet.client.sse import ServerEvent, SseReader
 from tunefleet.errors import ConflictError, NotFoundError, UnreachableError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.api import (

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from tunefleet.client import campaign_files, flows, transfer
 from tunefleet.client.routes import (
+    administration_routes,
     campaign_routes,
     chat_routes,
     federation_routes,
-    notification_routes,
-    project_routes,
     workflow_routes,
 )
 from tunefleet.client.verb import (
@@ -126,24 +125,24 @@ class KeyVerbs:
 class ProjectVerbs:
     """Methods of projects, which share the fleet within their quotas."""
 
-    list = ApiMethod(project_routes.list_projects)
-    get = ApiMethod(project_routes.get_project)
-    create = ApiMethod(project_routes.create_project)
-    change = ApiMethod(project_routes.change_project)
-    archive = ApiMethod(project_routes.archive_project)
-    restore = ApiMethod(project_routes.restore_project)
+    list = ApiMethod(administration_routes.list_projects)
+    get = ApiMethod(administration_routes.get_project)
+    create = ApiMethod(administration_routes.create_project)
+    change = ApiMethod(administration_routes.change_project)
+    archive = ApiMethod(administration_routes.archive_project)
+    restore = ApiMethod(administration_routes.restore_project)
 
 
 class NotificationVerbs:
     """Methods of notification channels and deliveries."""
 
-    list = ApiMethod(notification_routes.list_notifications)
-    channels = ApiMethod(notification_routes.list_channels)
-    create_channel = ApiMethod(notification_routes.create_channel)
-    get_channel = ApiMethod(notification_routes.get_channel)
-    change_channel = ApiMethod(notification_routes.change_channel)
-    remove_channel = ApiMethod(notification_routes.remove_channel)
-    test_channel = ApiMethod(notification_routes.test_channel)
+    list = ApiMethod(administration_routes.list_notifications)
+    channels = ApiMethod(administration_routes.list_channels)
+    create_channel = ApiMethod(administration_routes.create_channel)
+    get_channel = ApiMethod(administration_routes.get_channel)
+    change_channel = ApiMethod(administration_routes.change_channel)
+    remove_channel = ApiMethod(administration_routes.remove_channel)
+    test_channel = ApiMethod(administration_routes.test_channel)
 
 
 class FederationVerbs:

@@ -20,7 +20,7 @@ from tunefleet.client.routes import workflow_routes
 from tunefleet.errors import ArtifactError, ConflictError, OffsetConflict, UnreachableError
 from tunefleet.schemas.api import ArtifactCreate, ArtifactDetail, ArtifactView, BlobMissing, FileEntry
 from tunefleet.schemas.base import is_shown
-from tunefleet.schemas.compat.task_results import SINGLE_FILE, ResultFile
+from tunefleet.schemas.worker_guide import SINGLE_FILE, ResultFile
 
 Phase = Literal["hashing", "uploading", "downloading"]
 PIECE_BYTES: Final = 1 << 20

@@ -13,7 +13,7 @@ from tunefleet.client.external.external_http import HttpRequest, HttpResponse, a
 from tunefleet.client.external.interrupt import CancelToken
 from tunefleet.errors import InputError, MachineError, UnreachableError
 from tunefleet.executors.base import LightExecutor
-from tunefleet.runtime.secrets.resolver import Redaction
+from tunefleet.runtime.secrets import Redaction
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.settings import ApiSettings, TransferSettings, load
 from tunefleet.spec import ApiTaskSpec, load_task_spec

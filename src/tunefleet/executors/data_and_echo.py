@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from tunefleet.executors.base import JobExecutor, LightExecutor, Output, missing
-from tunefleet.schemas.compat.task_results import FILE_KIND
 from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.schemas.worker_guide import FILE_KIND
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.spec.tasks.base_task import part_of
 from tunefleet.trainer_control.files import read_json

@@ -11,8 +11,8 @@ worker packs its uploads with it. Importing it imports NumPy, so programs with a
 from __future__ import annotations
 
 from tunefleet.federation.adapter import CONFIG, TENSORS, AdapterConfig, AdapterFile, config_of, read_config
+from tunefleet.federation.aggregation.averaging_job import LayerReport, Report
 from tunefleet.federation.aggregation.by_products import RESIDUAL
-from tunefleet.federation.aggregation.report import LayerReport, Report
 from tunefleet.federation.aggregation.sources import Update, update_in
 from tunefleet.federation.aggregation.strategy import aggregate, refit
 from tunefleet.federation.contract import Checked, Contract, check, check_asked, contract_of

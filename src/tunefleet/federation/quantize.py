@@ -1,15 +1,19 @@
-"""8-bit uploads: a quarter of float32's size, half of bfloat16's.
+"""8-bit uploads: a quarter of float32's size; their rounding error is added to the next upload.
 
 Each group of 256 consecutive values shares a scale, its largest value is ±127, and zero stays zero. The worker keeps
 the rounding error and adds it to its next upload (error feedback), so that nothing is lost over the rounds. A file has
 `NAME.int8` with the tensor's shape, `NAME.scale` with one float32 per 256 values, and the metadata
 `tunefleet.upload_dtype: int8`. The server unpacks it before validation; nothing is averaged in 8 bits. Source: error
 feedback, Karimireddy et al. 2019, https://arxiv.org/abs/1901.09847.
+
+Error feedback: an update that is rejected, or replaced by another one of its worker, contributed to no version, so its
+rounding error is dropped. The counted updates and the residual add up to what was trained.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -155,3 +159,38 @@ def _unpack(name: str, file: AdapterFile, small: TensorInfo, scales: TensorInfo,
         if not np.isfinite(group).all() or group.min(initial=0.0) < 0:
             raise AdapterRefused(f"The tensor {name + _SCALE!r} has an invalid scale.", tensor=name + _SCALE)
         written.write(name, start, unpacked(values, group))
+
+
+@dataclass(frozen=True, slots=True)
+class Feedback:
+    """The accumulated rounding error.
+
+    Args:
+        residual: By tensor name; added to the next upload before rounding.
+        update: Id of the last update that counts or will count; `None` if unknown.
+        own: The part of the residual that this update alone caused.
+    """
+
+    residual: Mapping[str, Array] = field(default_factory=dict)
+    update: int | None = None
+    own: Mapping[str, Array] = field(default_factory=dict)
+
+    def after(self, left: Mapping[str, Array], update: int, replaces: int | None) -> Feedback:
+        """Return the residual after another update counts.
+
+        Args:
+            left: Result of `write_int8` for it, with this residual as `feedback`.
+            replaces: Id of the update that it replaced.
+        """
+        own = _less(left, self.residual)
+        void = self.own if replaces is not None and replaces == self.update else {}
+        return Feedback(_less(left, void), update, own)
+
+
+def _less(values: Mapping[str, Array], others: Mapping[str, Array]) -> dict[str, Array]:
+    """Return differences; a tensor that is missing in the others, or has another shape there, stays unchanged."""
+    found: dict[str, Array] = {}
+    for name, each in values.items():
+        other = others.get(name)
+        found[name] = each if other is None or other.shape != each.shape else each - other
+    return found

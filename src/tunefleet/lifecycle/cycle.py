@@ -1,4 +1,4 @@
-"""Lifecycle of a campaign, its cycles, and the steps of a cycle.
+"""Lifecycle of a campaign, its cycles with their steps, and the versions of its models.
 
 A campaign:
 
@@ -14,6 +14,9 @@ Every campaign can be stopped, and a stopped one can be started again. A cycle:
     failed ──▶ abandoned
 
 which runs its steps in a fixed order; each is intended, then done.
+
+At most one version of a model is promoted: candidate ──▶ promoted ◀──▶ archived; a candidate may also be archived
+directly.
 """
 
 from __future__ import annotations
@@ -108,7 +111,6 @@ CAMPAIGN_TRANSITIONS: Final[dict[CampaignStatus, frozenset[CampaignStatus]]] = {
     _C.HELD: frozenset({_C.ACTIVE, _C.PAUSED, _C.STOPPED}),
     _C.STOPPED: frozenset({_C.ACTIVE}),
 }
-
 _Y = CycleStatus
 CYCLE_TRANSITIONS: Final[dict[CycleStatus, frozenset[CycleStatus]]] = {
     _Y.RUNNING: frozenset({_Y.COMPLETED, _Y.FAILED, _Y.ABANDONED}),
@@ -145,4 +147,37 @@ def move_cycle(status: CycleStatus, target: CycleStatus) -> CycleStatus:
     """
     if target not in CYCLE_TRANSITIONS[status]:
         raise IllegalTransition(f"A cycle that is {status.value} cannot become {target.value}.")
+    return target
+
+
+class Stage(StrEnum):
+    """Stage of a version."""
+
+    CANDIDATE = "candidate"
+    """Created, not evaluated by the gate yet."""
+    PROMOTED = "promoted"
+    """In use: the next cycle starts from it and is compared with it."""
+    ARCHIVED = "archived"
+    """Rejected by the gate, or replaced by a better version."""
+
+
+TRANSITIONS: Final[dict[Stage, frozenset[Stage]]] = {
+    Stage.CANDIDATE: frozenset({Stage.PROMOTED, Stage.ARCHIVED}),
+    Stage.PROMOTED: frozenset({Stage.ARCHIVED}),
+    Stage.ARCHIVED: frozenset({Stage.PROMOTED}),  # by a rollback
+}
+
+
+def move_version(stage: Stage, target: Stage) -> Stage:
+    """Return the target stage if the transition is allowed.
+
+    Args:
+        stage: Current stage.
+        target: Requested stage.
+
+    Raises:
+        IllegalTransition: If the table does not allow it.
+    """
+    if target not in TRANSITIONS[stage]:
+        raise IllegalTransition(f"A version that is {stage.value} cannot become {target.value}.")
     return target

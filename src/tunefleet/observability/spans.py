@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tunefleet import errors
 from tunefleet.errors import MachineError
-from tunefleet.observability.traceparent import SpanContext
+from tunefleet.observability.context import SpanContext
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

@@ -54,7 +54,7 @@ def open_context(settings: ServerSettings, *, clock: Clock | None = None, adopt_
             # SQLite has no notifications between servers, so only one may use the file; PostgreSQL has LISTEN/NOTIFY.
             locks.append(FolderLock.take_database(target, settings.data_dir))
             rollback.callback(locks[1].release)
-        engines = clusters.of(settings)
+        engines = clusters.engines_of(settings)
         blobs = open_blobs(settings)
         rollback.callback(blobs.close)
         signals, cache = PubSub(), KeyCache()

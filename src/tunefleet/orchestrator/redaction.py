@@ -14,7 +14,7 @@ from typing import Any, Final
 import yaml
 
 from tunefleet.errors import SpecError
-from tunefleet.observability.scrub import scrub
+from tunefleet.observability.logs import scrub
 from tunefleet.spec.text import HALVES, guard
 
 try:

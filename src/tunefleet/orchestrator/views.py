@@ -1,10 +1,10 @@
-"""API views of rows."""
+"""API views of rows, and pages of lists: limits, cursors, and the cut between two pages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import orjson
 
@@ -13,6 +13,7 @@ from tunefleet.db.rows import (
     EventRow,
     KeyRow,
 )
+from tunefleet.errors import InputError
 from tunefleet.schemas.api import (
     ArtifactDetail,
     ArtifactOrigin,
@@ -25,6 +26,8 @@ from tunefleet.schemas.api import (
 
 # Timestamps after this second, in the year 2242, come from wrong clocks.
 LAST_SECOND: Final = 1 << 33
+MAX_LIMIT: Final = 1000
+_MAX_DIGITS: Final = 18
 
 
 def to_datetime(at: float) -> datetime:
@@ -102,3 +105,35 @@ def artifact_detail(row: ArtifactRow, files: Sequence[tuple[str, str, int]]) -> 
     """Return an artifact with its files."""
     entries = tuple(FileEntry(path=path, digest=digest, size_bytes=size) for path, digest, size in files)
     return ArtifactDetail(**dict(artifact_view(row)), files=entries)
+
+
+class _Numbered(Protocol):
+    @property
+    def seq(self) -> int: ...
+
+
+R = TypeVar("R", bound=_Numbered)
+
+
+def before_cursor(cursor: str | None) -> int | None:
+    """Parse a list cursor.
+
+    Raises:
+        InputError: If it is not a cursor.
+    """
+    if cursor is None:
+        return None
+    if not cursor.isascii() or not cursor.isdecimal() or len(cursor) > _MAX_DIGITS:
+        raise InputError(f"{cursor[:40]!r} is not a cursor.", hint="Use `next_cursor` of the previous page.")
+    return int(cursor)
+
+
+def bounded_limit(limit: int) -> int:
+    """Return the page size, within the allowed range."""
+    return max(1, min(limit, MAX_LIMIT))
+
+
+def split_page(rows: Sequence[R], limit: int) -> tuple[Sequence[R], str | None]:
+    """Return the rows of a page and the cursor of the next one."""
+    page = rows[:limit]
+    return page, str(page[-1].seq) if len(rows) > limit else None

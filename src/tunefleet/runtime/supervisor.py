@@ -193,7 +193,7 @@ def _log_base(folder: JobFolder, attempt: int) -> int:
 
 
 def _spawn_parent(folder: JobFolder, reply_fd: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-P", "-m", "tunefleet.runtime.launch.job_parent", str(folder.root), str(reply_fd)]
+    command = [sys.executable, "-P", "-m", "tunefleet.runtime.job_parent", str(folder.root), str(reply_fd)]
     with folder.log.open("ab") as log:
         parent = subprocess.Popen(
             command,

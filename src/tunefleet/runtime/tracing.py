@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.errors import TunefleetError
-from tunefleet.observability import traceparent
+from tunefleet.observability import context
+from tunefleet.observability.context import SpanContext
 from tunefleet.observability.spans import FinishedSpan, Spans, Value
-from tunefleet.observability.traceparent import SpanContext
 from tunefleet.schemas.worker_link import Offer
 
 VARIABLE: Final = "TRACEPARENT"
@@ -44,7 +44,7 @@ class AttemptTrace:
     """
 
     def __init__(self, offer: Offer, spans: Spans | None, worker_id: str) -> None:
-        self._place = traceparent.read(offer.traceparent)
+        self._place = context.read_traceparent(offer.traceparent)
         self._spans = spans
         self._about: dict[str, Value] = {
             "tunefleet.task": offer.task_id, "tunefleet.attempt": offer.attempt, "tunefleet.worker": worker_id,
@@ -84,7 +84,9 @@ class AttemptTrace:
         """Export the root span of the attempt, if the server does not."""
         if self._place is not None:
             self._export(
-                FinishedSpan(name, self._place, traceparent.read(parent), start, time.time(), self._about, error)
+                FinishedSpan(
+                    name, self._place, context.read_traceparent(parent), start, time.time(), self._about, error
+                )
             )
 
     def launched(self, launch: str, journal: Path, outcome: str, error: str | None) -> None:

@@ -8,14 +8,15 @@ of compatible systems are accepted, too. Each process builds its settings once, 
 from tunefleet.settings.agent import AgentSettings
 from tunefleet.settings.base import (
     ClientSettings,
+    ClusterSettings,
+    NodeSettings,
     ProcessSettings,
     RedisSettings,
     SharedGpuSettings,
     TlsSettings,
     TracingSettings,
 )
-from tunefleet.settings.campaign import CampaignSettings, PublishSettings
-from tunefleet.settings.clusters import ClusterSettings, NodeSettings
+from tunefleet.settings.campaign import CampaignSettings, PublishSettings, TrackingSettings
 from tunefleet.settings.environment import (
     SECRET_PREFIX,
     SECRETS_DIR,
@@ -34,7 +35,6 @@ from tunefleet.settings.environment import (
 )
 from tunefleet.settings.loader import load, load_agent, load_worker, saved_server
 from tunefleet.settings.server import ServerSettings
-from tunefleet.settings.trackers import TrackingSettings
 from tunefleet.settings.worker import (
     ApiSettings,
     CacheSettings,

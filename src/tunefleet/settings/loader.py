@@ -12,7 +12,7 @@ from pydantic import AliasChoices, ValidationError
 from pydantic_core import ErrorDetails
 
 from tunefleet.errors import MachineError
-from tunefleet.observability.scrub import scrub
+from tunefleet.observability.logs import scrub
 from tunefleet.settings.agent import AgentSettings
 from tunefleet.settings.base import ProcessSettings
 from tunefleet.settings.environment import DOTENV, dotenv, dotenv_is_read, first_set, is_set, value_of

@@ -9,8 +9,7 @@ from typing import ClassVar, Final, Literal
 
 from pydantic import Field, SecretStr, field_validator
 
-from tunefleet.settings.base import CommaList, RedisSettings, TlsSettings, variable
-from tunefleet.settings.clusters import ClusterSettings
+from tunefleet.settings.base import ClusterSettings, CommaList, RedisSettings, TlsSettings, variable
 
 _PLACE: Final = r"^((s3|gs|az)://[a-z0-9][a-z0-9._-]{1,220}[a-z0-9](/[A-Za-z0-9!_.*'()/-]*)?|file:///[^?#]+)$"
 _WEB: Final = r"^https?://[^/]"

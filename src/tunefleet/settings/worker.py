@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from pydantic import Field, SecretStr, field_validator
 
-from tunefleet.settings.base import CommaList, ProcessSettings, RedisSettings, SharedGpuSettings, variable
-from tunefleet.settings.clusters import NodeSettings
+from tunefleet.settings.base import CommaList, NodeSettings, ProcessSettings, RedisSettings, SharedGpuSettings, variable
 from tunefleet.settings.environment import SECRET_PREFIX, SECRETS_DIR
 
 

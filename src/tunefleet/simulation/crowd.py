@@ -17,7 +17,7 @@ from tunefleet.simulation.load_report import CrowdEnd, CrowdTick
 from tunefleet.simulation.plan import CrowdPlan
 from tunefleet.simulation.simulated_worker import SimulatedWorker
 from tunefleet.transport.base import AsyncWorkerLink, ThreadedLink
-from tunefleet.transport.http_async import AsyncHttpLink, AsyncJournals, Traffic
+from tunefleet.transport.http import AsyncHttpLink, AsyncJournals, Traffic
 from tunefleet.transport.redis.keys import Keys
 from tunefleet.transport.redis.worker import RedisLink
 

@@ -16,11 +16,10 @@ from tunefleet.client import AsyncClient
 from tunefleet.errors import ConflictError, MachineError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.schemas.api import SubmitRequest, TaskView
-from tunefleet.simulation import profile, totals
+from tunefleet.simulation import load_report
 from tunefleet.simulation.load_report import Report
-from tunefleet.simulation.plan import LIGHT, Plan, ServerConnection
+from tunefleet.simulation.plan import LIGHT, Plan, ServerConnection, capabilities, worker_id
 from tunefleet.simulation.processes import Crowds
-from tunefleet.simulation.profile import capabilities
 from tunefleet.simulation.sampling import Machine, Sampler
 
 Ended = Literal["done", "time", "interrupted", "stalled"]
@@ -115,12 +114,12 @@ class Load:
         ends = await self._crowds.stop()
         # Listed after the workers have left: a task finished during the listing would seem lost.
         tasks = await self._listed()
-        found = totals.LoadResult(
+        found = load_report.LoadResult(
             self._plan, self._connection.link, self._renewals, ended, took_s, tasks, ends,
             self._submits.called_at, self._submits.answered_at,
-            await self._lost_attempts(totals.tasks_to_inspect(tasks, ends)),
+            await self._lost_attempts(load_report.tasks_to_inspect(tasks, ends)),
         )  # fmt: skip
-        return totals.report(found).model_copy(
+        return load_report.report_of(found).model_copy(
             update={"server": cost, "redis": redis, "samples": tuple(sampler.samples)}
         )
 
@@ -234,7 +233,7 @@ class Load:
         await self._crowds.leave()
         for number in range(self._plan.workers if self._workers_started else 0):
             with contextlib.suppress(NotFoundError):  # never registered
-                await self._client.workers.remove(profile.worker_id(self._plan, number))
+                await self._client.workers.remove(worker_id(self._plan, number))
         for id_ in ids:
             await self._client.workflows.remove(id_)
 

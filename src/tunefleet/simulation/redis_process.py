@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from tunefleet.errors import MachineError, UnreachableError
-from tunefleet.transport.redis.health import use_of
+from tunefleet.transport.redis.connection import use_of
 
 _READY_S: Final = 30.0
 _STOP_S: Final = 10.0

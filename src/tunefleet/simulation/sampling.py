@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 import psutil
 
 from tunefleet.simulation.load_report import RedisCost, Sample, ServerCost
-from tunefleet.transport.redis.health import RedisUse, use_of
+from tunefleet.transport.redis.connection import RedisUse, use_of
 
 T = TypeVar("T")
 _EVERY_S: Final = 0.5

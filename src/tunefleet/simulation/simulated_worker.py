@@ -25,9 +25,8 @@ from tunefleet.schemas.worker_link import (
     RegisterRequest,
     SlotClass,
 )
-from tunefleet.simulation import profile
 from tunefleet.simulation.held_attempt import EVERY_S, HeldAttempt, Trace
-from tunefleet.simulation.plan import Plan
+from tunefleet.simulation.plan import Plan, capabilities, load_of, worker_id
 from tunefleet.simulation.poll_exchange import Poller
 from tunefleet.transport.base import AsyncWorkerLink
 
@@ -78,9 +77,9 @@ class SimulatedWorker:
         self, plan: Plan, number: int, link: AsyncWorkerLink, ledger: Ledger, *, ship: Ship | None = None,
         link_name: str = "http", on_fatal: Callable[[TunefleetError], None],
     ) -> None:  # fmt: skip
-        self.id = profile.worker_id(plan, number)
+        self.id = worker_id(plan, number)
         self._plan, self._link, self._ledger, self._ship = plan, link, ledger, ship
-        self._has = profile.capabilities(plan, number, link_name)
+        self._has = capabilities(plan, number, link_name)
         self._rng = random.Random(f"{plan.seed}-{number}-runs")
         self._session = uuid.uuid4().hex
         self._held: dict[str, HeldAttempt] = {}
@@ -155,7 +154,7 @@ class SimulatedWorker:
 
     def _report_load(self, *, first: bool = False) -> None:
         if not first:
-            self._outbox.load = profile.load_of(self._has, len(self._held))
+            self._outbox.load = load_of(self._has, len(self._held))
             self._poller.notify()
         # A random first delay: real workers start at different times and do not report their loads together.
         after_s = self._plan.load_every_s * (self._rng.random() if first else 1.0)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tunefleet.spec.documents.paths import Fetch, LocalPath, fetches, local_paths
     from tunefleet.spec.documents.schema import json_schema
     from tunefleet.spec.documents.workflow import Workflow, dump_task_spec, load_task_spec, parse_workflow
-    from tunefleet.spec.expressions.condition import ConditionSpec, unmet
+    from tunefleet.spec.expressions.lookup import ConditionSpec, unmet
     from tunefleet.spec.expressions.references import fill_secrets, resolve, secrets_of
     from tunefleet.spec.options.checkpoint_storage import CheckpointLoadSpec, CheckpointSpec
     from tunefleet.spec.options.data import JsonlSpec, TextShape, TrainingData
@@ -163,7 +163,7 @@ _MODULES: Final = {
         "tasks.base_task": "Devices SplittableTaskSpec asked_shards",
         "base": "BUILTIN_PREFIX",
         "options.checkpoint_storage": "CheckpointLoadSpec CheckpointSpec",
-        "expressions.condition": "ConditionSpec unmet",
+        "expressions.lookup": "ConditionSpec unmet",
         "options.data": "JsonlSpec TextShape TrainingData",
         "options.devices": "Parallelism",
         "documents.overrides": "deep_set override_document parse_value",

@@ -32,12 +32,11 @@ from .autoload.autoload_session import AttachedRun
 from .autoload.inject import ATTACHED_TO
 from .autoload.trainings import Training
 from .checkpoints.manifest import Checkpoint, finish_checkpoint, invalid_reason
-from .checkpoints.retention import adopt
+from .checkpoints.resume import adopt
 from .control.command_queue import ABORTED, SAVING, Command
 from .control.discovery import jobs_dir, safe_job_id
 from .distributed import world
-from .distributed.collectives import SaveBarrier
-from .distributed.step_agreement import StepCoordinator, coordinator_for
+from .distributed.step_agreement import SaveBarrier, StepCoordinator, coordinator_for
 from .files import make_private, read_json, write_json
 from .journal.writer import plain_values
 from .preemption import PREFIX, SigtermPause

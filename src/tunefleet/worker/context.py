@@ -9,15 +9,14 @@ from pathlib import Path
 from tunefleet.executors.registry import Registry
 from tunefleet.observability.spans import Spans
 from tunefleet.runtime.monitor.preemption import GpuContentionMonitor
-from tunefleet.runtime.secrets.resolver import Secrets
+from tunefleet.runtime.secrets import Secrets
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer
-from tunefleet.worker.inputs import InputStore
 from tunefleet.worker.interfaces import DeliveryFactory, Jobs, ShipperFactory
 from tunefleet.worker.machine.rendezvous import RendezvousAddress
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.state import StateFolder
-from tunefleet.worker.transfers import Transfers
+from tunefleet.worker.transfers import InputStore, Transfers
 
 
 def _no_gpus(_: Offer) -> tuple[str, ...]:

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 from tunefleet.client.transfer import OnProgress, ignore_progress
 from tunefleet.runtime.monitor.guard import End
 from tunefleet.schemas.chat import ChatPiece, ChatPoll, ChatTurns
-from tunefleet.schemas.compat.task_results import ResultFile
 from tunefleet.schemas.control import CommandState, ControlReply
 from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
+from tunefleet.schemas.worker_guide import ResultFile
 from tunefleet.schemas.worker_link import JournalBatch
 
 

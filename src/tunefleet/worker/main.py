@@ -33,7 +33,7 @@ from tunefleet.runtime.environment import BRIEF_SPIN, core_count
 from tunefleet.runtime.gpu import gpu_locks as ledger
 from tunefleet.runtime.gpu.info import GpuFigures, read_gpus, visible
 from tunefleet.runtime.monitor.preemption import GpuContentionMonitor
-from tunefleet.runtime.secrets.resolver import Secrets
+from tunefleet.runtime.secrets import Secrets
 from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, Load, Offer
 from tunefleet.settings import WorkerSettings, inherited_environment, secret_variables, unsupported
 from tunefleet.transport.base import WorkerLink
@@ -43,15 +43,13 @@ from tunefleet.transport.redis.keys import Keys
 from tunefleet.worker import transfers
 from tunefleet.worker.context import WorkerContext
 from tunefleet.worker.ephemeral import EphemeralWorkerOptions
-from tunefleet.worker.inputs import InputStore
-from tunefleet.worker.machine import changes, hub, probe
-from tunefleet.worker.machine.changes import ChangeDetector
-from tunefleet.worker.machine.heartbeat import Heartbeat
-from tunefleet.worker.machine.probe import EnergyMeter
+from tunefleet.worker.machine import probe
+from tunefleet.worker.machine.probe import EnergyMeter, Heartbeat
 from tunefleet.worker.machine.rendezvous import RendezvousAddress
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.state import StateFolder
-from tunefleet.worker.verbs import AdminCommands, RecentLog, exec_self
+from tunefleet.worker.transfers import InputStore
+from tunefleet.worker.verbs import AdminCommands, ChangeDetector, RecentLog, apply_changes, exec_self
 from tunefleet.worker.worker import Worker, new_session
 
 logger = logging.getLogger(__name__)
@@ -122,7 +120,7 @@ def _opened(settings: WorkerSettings, state: StateFolder, pause: Callable[[float
     """Lock the folder, and return the effective settings; None if the worker is stopped meanwhile."""
     if not state.open(pause=pause):
         return None
-    changed = changes.applied(settings, state)
+    changed = apply_changes(settings, state)
     return changed if "server_url" in settings.model_fields_set else _with_address(changed, pause)
 
 
@@ -238,7 +236,10 @@ def _build(
         on_admin_command=verbs.take,
     )
 
-    ground, meter = ChangeDetector(lambda: (hub.cached(settings.hub_dir), envs.ready(), offered())), EnergyMeter()
+    ground, meter = (
+        ChangeDetector(lambda: (probe.cached_models(settings.hub_dir), envs.ready(), offered())),
+        EnergyMeter(),
+    )
 
     def load() -> Load:
         if ground.changed():

@@ -1,4 +1,4 @@
-"""Admin commands of a worker: a fixed set, with no remote shell.
+"""Admin commands of a worker: a fixed set, with no remote shell; and settings that were changed through the server.
 
 The outcome of a command is stored before it is reported, so that a command that is delivered twice, or again after the
 restart that it caused, is executed once.
@@ -11,10 +11,10 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from tunefleet.client import connection, trust
 from tunefleet.errors import InputError, TunefleetError
@@ -22,17 +22,18 @@ from tunefleet.observability.logs import TextLines
 from tunefleet.runtime import self_upgrade
 from tunefleet.schemas.training_protocol.training import AgentVerb
 from tunefleet.schemas.worker_link import Capabilities, Command, CommandOutcome
+from tunefleet.settings import WorkerSettings, load
 from tunefleet.trainer_control.files import read_json, write_json
-from tunefleet.worker.machine import changes
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.state import StateFolder
 
 logger = logging.getLogger(__name__)
-
 _REMEMBERED: Final = 50
 _LOG_LINES: Final = 300
 _PACKAGES: Final = ("tunefleet", "torch", "transformers", "trl", "peft", "accelerate", "datasets")
 _RESTARTING: Final = "restarting"
+# Only how much a worker does; not which server it trusts, where it writes, or whether it runs custom code.
+CHANGEABLE: Final = ("job_slots", "light_slots", "tags", "log_level")
 
 
 class RecentLog(logging.Handler):
@@ -109,7 +110,7 @@ class AdminCommands:
             case AgentVerb.RESTART:
                 return None
             case AgentVerb.UPDATE_CONFIG:
-                changes.write(self._state, command.data)
+                _write_changes(self._state, command.data)
                 return None
             case AgentVerb.COLLECT_DIAGNOSTICS:
                 return self._diagnose()
@@ -128,7 +129,7 @@ class AdminCommands:
             "python": sys.version,
             "executable": sys.executable,
             "packages": {name: _version(name) for name in _PACKAGES},
-            "changes": changes.read(self._state),
+            "changes": _read_changes(self._state),
             "held": [
                 {"task": record.offer.task_id, "attempt": record.offer.attempt, "launch": record.launch}
                 for record in self._state.attempts()
@@ -172,3 +173,51 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def _write_changes(state: StateFolder, data: Mapping[str, Any]) -> None:
+    """Validate and store changes; None removes one."""
+    if not data:
+        raise InputError("update-config needs a setting.", hint=f"Settings: {', '.join(CHANGEABLE)}.")
+    unknown = sorted(set(data) - set(CHANGEABLE))
+    if unknown:
+        raise InputError(f"{unknown[0]} cannot be changed remotely.", hint=f"Allowed: {', '.join(CHANGEABLE)}.")
+    merged = {**_read_changes(state), **data}
+    wanted = {name: value for name, value in merged.items() if value is not None}
+    _checked(None, wanted)
+    write_json(state.root / "changes.json", wanted, mode=0o600, sync=True)
+
+
+def _read_changes(state: StateFolder) -> dict[str, Any]:
+    """Return the stored changes."""
+    return read_json(state.root / "changes.json") or {}
+
+
+def apply_changes(settings: WorkerSettings, state: StateFolder) -> WorkerSettings:
+    """Return the settings with the stored changes, and set the log level."""
+    changed = _checked(settings, _read_changes(state))
+    logging.getLogger().setLevel(changed.log_level.upper())
+    return changed
+
+
+def _checked(settings: WorkerSettings | None, changes: Mapping[str, Any]) -> WorkerSettings:
+    level = changes.get("log_level")
+    if level is not None and str(level).upper() not in logging.getLevelNamesMapping():
+        raise InputError(f"log_level={level!r} is not a log level.", hint="Use DEBUG, INFO, WARNING or ERROR.")
+    return load(WorkerSettings, **{**(dict(settings) if settings is not None else {}), **changes})
+
+
+ValueT = TypeVar("ValueT")
+
+
+class ChangeDetector(Generic[ValueT]):
+    """Detects changes of a value since its creation."""
+
+    def __init__(self, look: Callable[[], ValueT]) -> None:
+        self._look = look
+        self._seen = look()
+
+    def changed(self) -> bool:
+        """Return whether the value has changed since the last call."""
+        before, self._seen = self._seen, self._look()
+        return self._seen != before

@@ -12,8 +12,7 @@ import pytest
 from sqlalchemy import insert, select, text
 
 from tests.integration.postgres.process import PostgresProcess
-from tunefleet.db import Connection, Database
-from tunefleet.db.backup import archive
+from tunefleet.db import Connection, Database, backup
 from tunefleet.db.engine import migrate, offline
 from tunefleet.db.repositories import events
 from tunefleet.db.repositories.events import Event
@@ -60,10 +59,10 @@ def test_what_was_backed_up_is_there_again(
 ) -> None:
     database.write(put).result(30)
     file, new = tmp_path / "fleet.zip", to(kind)
-    written = archive.write(target, file)  # while the database is open and may be written
+    written = backup.write(target, file)  # while the database is open and may be written
     assert file.stat().st_mode & 0o777 == 0o600
     assert (written.revision, written.rows) == (migrate.HEAD, 11)  # ten, and the project that every database has
-    restored = archive.restore(file, new, tmp_path / "elsewhere")
+    restored = backup.restore(file, new, tmp_path / "elsewhere")
     assert restored == written
     assert everything(new) == everything(target)
     with_server = Database.open(new)
@@ -83,7 +82,7 @@ def test_a_backup_is_one_moment(target: Path | str, database: Database, tmp_path
             database.write(lambda c: c.execute(insert(meta).values(name="late", value=""))).result(30)
 
     database.write(put).result(30)
-    manifest = archive.write(target, tmp_path / "fleet.zip", progress=more)
+    manifest = backup.write(target, tmp_path / "fleet.zip", progress=more)
     assert manifest.tables["meta"].rows == len(NAMES)
 
 
@@ -98,9 +97,9 @@ def test_an_older_backup_is_migrated(
 ) -> None:
     database.write(put).result(30)
     file, new = tmp_path / "old.zip", to(kind)
-    revision = archive.write(target, file).revision
+    revision = backup.write(target, file).revision
     assert next_revision() != revision
-    assert archive.restore(file, new, tmp_path / "data").revision == revision
+    assert backup.restore(file, new, tmp_path / "data").revision == revision
     found = offline.status_of(new)
     assert (found.current, found.tables, found.rows) == (True, len(metadata.tables) + 1, 10)
     moved, was = everything(new), everything(target)
@@ -115,7 +114,7 @@ def filled(target: Path | str, tmp_path: Path) -> tuple[Path, Path | str]:
     database.write(put).result(30)
     database.close()
     file = tmp_path / "fleet.zip"
-    archive.write(target, file)
+    backup.write(target, file)
     return file, target
 
 
@@ -130,10 +129,10 @@ def test_a_database_with_rows_is_left_alone_unless_forced(full: tuple[Path, Path
         connection.execute(text("INSERT INTO meta (name, value) VALUES ('new', 'x')"))
     before = everything(target)
     with pytest.raises(ConflictError, match="is not empty: it has 11 rows") as caught:
-        archive.restore(file, target, tmp_path)
+        backup.restore(file, target, tmp_path)
     assert "--force" in str(caught.value)
     assert everything(target) == before
-    archive.restore(file, target, tmp_path, force=True)
+    backup.restore(file, target, tmp_path, force=True)
     assert len(everything(target)["meta"]) == len(NAMES)
 
 
@@ -172,7 +171,7 @@ def test_a_file_that_is_not_what_was_written_changes_nothing(
     file, target = filled(tmp_path / "test.db", tmp_path)
     before = everything(target)
     with pytest.raises((ArtifactError, StoreError), match=message):
-        archive.restore(damaged(file, change), target, tmp_path, force=True)
+        backup.restore(damaged(file, change), target, tmp_path, force=True)
     assert everything(target) == before
 
 
@@ -185,7 +184,7 @@ def test_a_restore_that_fails_half_way_leaves_what_was_there(full: tuple[Path, P
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        archive.restore(file, target, tmp_path, force=True, progress=stop)
+        backup.restore(file, target, tmp_path, force=True, progress=stop)
     assert everything(target) == before
 
 
@@ -195,12 +194,12 @@ def test_a_database_in_use_is_left_alone(
     file, target = full
     if isinstance(target, Path):
         with offline.writing(target, tmp_path), pytest.raises(StoreError, match="in use by process"):
-            archive.restore(file, target, tmp_path, force=True)
+            backup.restore(file, target, tmp_path, force=True)
         return
     server = Database.open(target)
     try:
         with pytest.raises(StoreError, match=r"Tunefleet has \d other connections to it"):
-            archive.restore(file, target, tmp_path, force=True)
+            backup.restore(file, target, tmp_path, force=True)
     finally:
         server.close()
 
@@ -209,4 +208,4 @@ def test_what_is_no_backup_is_named(target: Path | str, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a backup")
     for name in ("notes.txt", "missing.zip"):
         with pytest.raises((ArtifactError, StoreError), match=name):
-            archive.restore(tmp_path / name, target, tmp_path)
+            backup.restore(tmp_path / name, target, tmp_path)

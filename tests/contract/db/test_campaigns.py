@@ -10,11 +10,10 @@ import pytest
 
 from tests.contract.db.conftest import Opener
 from tunefleet.db import Connection, Database
-from tunefleet.db.campaigns import campaigns, cycles, models, spend
-from tunefleet.db.campaigns.campaigns import CampaignRow, LineRow
+from tunefleet.db.campaigns import campaigns, cycles, models
+from tunefleet.db.campaigns.campaigns import CampaignRow, LineRow, SpendRow
 from tunefleet.db.campaigns.cycles import CycleRow
 from tunefleet.db.campaigns.models import ModelRow
-from tunefleet.db.campaigns.spend import SpendRow
 from tunefleet.errors import StoreError
 
 T = TypeVar("T")
@@ -88,12 +87,16 @@ def test_a_campaign_is_due_when_its_first_step_is_and_not_while_it_is_held(datab
 
 def test_the_ledger_takes_nothing_twice(database: Database) -> None:
     entry = SpendRow(1, 0, "task", "camp-1/0", 5.0, 10.0)
-    assert write(database, lambda connection: spend.enter(connection, entry))
-    assert not write(database, lambda connection: spend.enter(connection, entry._replace(amount=9.0, at=11.0)))
-    assert write(database, lambda connection: spend.enter(connection, entry._replace(what="seconds", amount=2.0)))
-    assert write(database, lambda connection: spend.enter(connection, entry._replace(campaign_seq=2)))
-    assert database.read(lambda connection: spend.total(connection, 1)).result(5) == 7.0
-    assert database.read(lambda connection: spend.total(connection, 1, but="camp-1/0")).result(5) == 0.0
+    assert write(database, lambda connection: campaigns.enter_spend(connection, entry))
+    assert not write(
+        database, lambda connection: campaigns.enter_spend(connection, entry._replace(amount=9.0, at=11.0))
+    )
+    assert write(
+        database, lambda connection: campaigns.enter_spend(connection, entry._replace(what="seconds", amount=2.0))
+    )
+    assert write(database, lambda connection: campaigns.enter_spend(connection, entry._replace(campaign_seq=2)))
+    assert database.read(lambda connection: campaigns.total_spend(connection, 1)).result(5) == 7.0
+    assert database.read(lambda connection: campaigns.total_spend(connection, 1, but="camp-1/0")).result(5) == 0.0
 
 
 def test_a_model_has_one_promoted_version_whatever_anybody_writes(database: Database) -> None:

@@ -13,8 +13,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
-from tunefleet.db import Connection, Database
-from tunefleet.db.backup import archive
+from tunefleet.db import Connection, Database, backup
 from tunefleet.db.engine import migrate, offline, sqlite
 from tunefleet.db.repositories import training_protocol
 from tunefleet.db.tables.core import metadata
@@ -193,14 +192,14 @@ def test_a_newer_database_is_refused(target: Path | str, tmp_path: Path) -> None
 def test_a_database_of_a_development_version_is_refused(target: Path | str, tmp_path: Path) -> None:
     Database.open(target).close()
     file, name = tmp_path / "fleet.zip", offline.name_of(target)
-    archive.write(target, file)
+    backup.write(target, file)
     before = described(target)
     for revision, work in (
         ("0001", lambda: Database.open(target)),
         ("0072", lambda: Database.open(target)),
         ("0001", lambda: offline.status_of(target)),
-        ("0072", lambda: archive.write(target, tmp_path / "other.zip")),
-        ("0072", lambda: archive.restore(file, target, tmp_path, force=True)),
+        ("0072", lambda: backup.write(target, tmp_path / "other.zip")),
+        ("0072", lambda: backup.restore(file, target, tmp_path, force=True)),
     ):
         put(target, tmp_path, f"UPDATE alembic_version SET version_num = '{revision}'")
         with pytest.raises(StoreError) as refused:

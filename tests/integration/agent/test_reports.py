@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from tests.integration.agent.conftest import Call, StubBackend, until
-from tunefleet.agent.jobs.job import AgentJob
-from tunefleet.agent.jobs.records import AgentRecord
+from tunefleet.agent.jobs.job import AgentJob, AgentRecord
 from tunefleet.agent.jobs.reporter import Reporter
 from tunefleet.client.backend import JobClient
 from tunefleet.schemas.job_folder import JobFolder

@@ -14,8 +14,7 @@ from tests.integration.api.support import Running, is_problem, submit
 from tests.integration.api.test_streams import stream
 from tunefleet.campaign.service.cycle_state import CycleState, NewVersion
 from tunefleet.campaign.service.engine_repository import CampaignRepository
-from tunefleet.lifecycle.cycle import StepName
-from tunefleet.lifecycle.model_version import Stage
+from tunefleet.lifecycle.cycle import Stage, StepName
 
 DATASET = {"name": "org/rows", "field_instruction": "question", "field_output": "answer"}
 

@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.listening import listening
 from tunefleet.client.external import hub_config
 from tunefleet.errors import ForbiddenError, UnreachableError
-from tunefleet.orchestrator.preflight import hub_search
+from tunefleet.orchestrator.preflight import model_configs
 from tunefleet.orchestrator.preflight.model_configs import Configurations
 from tunefleet.settings import ServerSettings, load
 
@@ -84,7 +84,7 @@ def test_a_search_lists_what_the_hub_knows_of_each_model(hub_of_models: tuple[st
     assert query["search"] == ["small model"]
     assert query["limit"] == ["5"]
     assert set(query["expand[]"]) == {"safetensors", "gated", "downloads"}
-    assert [model.model_dump() for model in map(hub_search.model, found)] == [
+    assert [model.model_dump() for model in map(model_configs.hub_model, found)] == [
         {"id": "org/open", "weights": 135_000_000, "downloads": 9, "gated": False},
         {"id": "org/gated", "weights": None, "downloads": 0, "gated": True},
     ]

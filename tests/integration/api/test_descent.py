@@ -14,7 +14,7 @@ from tests.unit.orchestrator.lab import Lab
 from tests.unit.orchestrator.pipelines import Pipelines, stage
 from tests.unit.orchestrator.test_descent import CALLER
 from tunefleet.executors.data_and_echo import EchoExecutor
-from tunefleet.observability import context, traceparent
+from tunefleet.observability import context
 from tunefleet.observability.spans import open_spans
 from tunefleet.orchestrator.observability.commit_metrics import Commits
 from tunefleet.orchestrator.observability.task_spans import TaskSpans
@@ -56,7 +56,7 @@ async def test_the_parts_of_a_task_are_in_its_trace_below_it(lab: Lab, traced: C
     for offer in offers:
         part = told(traced, offer.task_id, "task")
         assert (part.trace_id, part.parent_id) == (head.trace_id, head.span_id)
-        assert traceparent.read(offer.traceparent).trace_id == head.trace_id  # type: ignore[union-attr]
+        assert context.read_traceparent(offer.traceparent).trace_id == head.trace_id  # type: ignore[union-attr]
 
 
 async def test_a_task_that_is_repeated_stays_in_its_trace(lab: Lab, traced: Collector) -> None:

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 import httpx
 
 from tests.integration.api.support import Running
-from tunefleet.api import own_wheel
+from tunefleet.api.routers import install
 from tunefleet.runtime import self_upgrade
 
 
@@ -43,7 +43,7 @@ def test_pip_installs_what_the_server_offers_and_it_runs(running: Running, tmp_p
     )  # fmt: skip
     where, version = done.stdout.splitlines()
     assert where.startswith(str(tmp_path / "to")), "what was installed runs, and not the checkout"
-    assert own_wheel.name().split("-")[1] in version
+    assert install.wheel_name().split("-")[1] in version
 
 
 def test_the_wheel_has_what_the_server_runs_from_and_nothing_of_its_data(running: Running, tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_the_wheel_has_what_the_server_runs_from_and_nothing_of_its_data(running
     with zipfile.ZipFile(tmp_path / "wheel.zip") as wheel:
         assert wheel.testzip() is None
         names = wheel.namelist()
-    assert "tunefleet/api/own_wheel.py" in names
+    assert "tunefleet/api/routers/install.py" in names
     assert all(name.startswith(("tunefleet/", "tunefleet-")) for name in names)
     assert not [name for name in names if "__pycache__" in name]
 

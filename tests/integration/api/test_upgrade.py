@@ -13,7 +13,7 @@ import pytest
 from tests.fakes import revisions
 from tests.integration.api.support import ECHO, HandWorker, Running, submit
 from tests.integration.api.test_files import digest_of, publish, put
-from tunefleet.db.backup import archive
+from tunefleet.db import backup
 from tunefleet.db.engine import migrate, offline, sqlite
 
 TRAINING = """apiVersion: tunefleet/v1
@@ -138,8 +138,8 @@ def upgraded(
         if in_postgres := request.param == "postgres":
             process = request.getfixturevalue("postgres")
             settings["database_url"] = url = process.create()
-            assert archive.write(database, data / "moved.zip").revision == before
-            archive.restore(data / "moved.zip", url, data)
+            assert backup.write(database, data / "moved.zip").revision == before
+            backup.restore(data / "moved.zip", url, data)
             database.unlink()
         server = start(data, **settings)
         assert offline.status_of(url if in_postgres else database).revision == after

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.api.support import ECHO, HandWorker, Running, submit
 from tunefleet.orchestrator.compat import v1_tasks
-from tunefleet.schemas.compat.v1 import TaskAnswer, TaskRecord
+from tunefleet.schemas.v1_tasks import TaskAnswer, TaskRecord
 
 TWO = """apiVersion: mloc/v1
 kind: EchoTask

@@ -13,9 +13,9 @@ from pydantic import SecretStr
 
 from tests.fakes.gradients_api import ACCOUNT, KEY, Fault, Gradients, gradients
 from tunefleet.campaign.contract import Base, CycleFailed, Material, Order, StepFailed
-from tunefleet.campaign.hub_models import repo_of
 from tunefleet.campaign.providers import chosen, find, gradients_wire
 from tunefleet.campaign.providers.gradients import MOST_CANDIDATES, GradientsProvider, leads_to, make
+from tunefleet.campaign.publish_targets import repo_of
 from tunefleet.client.external.third_party_api import NotArrivedError, Patience, Service
 from tunefleet.errors import AuthError, MachineError, UnreachableError
 from tunefleet.lifecycle.cycle import StepName

@@ -19,7 +19,7 @@ from pydantic import SecretStr
 
 from tests.fakes.runpod import ENDPOINT, KEY, Jobs, runpod
 from tunefleet.campaign.contract import CycleFailed, Later, StepFailed
-from tunefleet.campaign.merging.runpod import Merged, Merging, RunPod, Waiting
+from tunefleet.campaign.runpod import Merged, Merging, RunPod, Waiting
 from tunefleet.campaign.service.cycle_state import Budget, BudgetError
 from tunefleet.campaign.service.step_progress import Activity
 from tunefleet.campaign.steps.merge import MergeStep

@@ -20,7 +20,7 @@ from tests.fakes.hub import Hub, Repo, serving
 from tests.fakes.runpod import ENDPOINT, KEY, Jobs, runpod
 from tests.integration.merge.conftest import BUILTIN, lora
 from tunefleet.campaign.contract import StepFailed
-from tunefleet.campaign.merging.runpod import Merged, Merging, RunPod, Waiting
+from tunefleet.campaign.runpod import Merged, Merging, RunPod, Waiting
 from tunefleet.client.external.third_party_api import Patience
 from tunefleet.settings import CampaignSettings
 from tunefleet.workloads import assets

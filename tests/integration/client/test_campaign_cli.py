@@ -16,8 +16,7 @@ from tunefleet.campaign.service.step_progress import Activity
 from tunefleet.cli import options
 from tunefleet.cli.campaigns.run import _follow
 from tunefleet.client import AsyncClient, Client
-from tunefleet.lifecycle.cycle import StepName
-from tunefleet.lifecycle.model_version import Stage
+from tunefleet.lifecycle.cycle import Stage, StepName
 from tunefleet.schemas.campaign import CampaignLine, CampaignView
 from tunefleet.spec.documents.campaign_file import parse_campaigns
 

@@ -14,13 +14,12 @@ from tests.fakes.dripping import DRIPS, dripping
 from tests.fakes.listening import listening
 from tunefleet.client.external.download import Address, Downloader
 from tunefleet.client.external.external_http import HttpRequest, ask
-from tunefleet.client.external.guarded_transport import Guarded
 from tunefleet.client.external.interrupt import CancelledByToken, CancelToken
 from tunefleet.client.external.limit import Limit
 from tunefleet.client.external.result_delivery import HttpDelivery, Receiver
-from tunefleet.client.external.ssrf_guard import SsrfGuard
+from tunefleet.client.external.ssrf_guard import Guarded, SsrfGuard
 from tunefleet.errors import UnreachableError
-from tunefleet.schemas.compat.task_results import ResultEnvelope
+from tunefleet.schemas.worker_guide import ResultEnvelope
 
 LOOPBACK = ("127.0.0.1",)
 SHORT_S = 0.2

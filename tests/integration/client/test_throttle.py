@@ -13,7 +13,7 @@ from tests.unit.client.test_throttle import MB, Clock
 from tunefleet.client.external.download import Downloader
 from tunefleet.client.external.result_delivery import HttpDelivery, Receiver
 from tunefleet.client.throttle import Throttle
-from tunefleet.schemas.compat.task_results import ResultEnvelope
+from tunefleet.schemas.worker_guide import ResultEnvelope
 
 
 def foreign_download(throttle: Throttle, data: bytes, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tunefleet.federation import (
     refit,
     update_in,
 )
-from tunefleet.federation.aggregation.fidelity import product_error
+from tunefleet.federation.aggregation.strategy import product_error
 from tunefleet.spec.options.federation_options import StrategySpec
 
 

@@ -32,7 +32,7 @@ def test_all_but_the_programs_and_the_clouds_runs_without_torch(found: dict[str,
     assert {name: why for name, why in found["failures"].items() if name not in clouds} == {}
     assert set(clouds) == {
         "tunefleet.artifacts.azure", "tunefleet.artifacts.gcs",
-        "tunefleet.artifacts.gcs_direct", "tunefleet.artifacts.objects", "tunefleet.artifacts.publish",
+        "tunefleet.artifacts.objects", "tunefleet.artifacts.publish",
         "tunefleet.artifacts.s3",
     }  # fmt: skip
 

@@ -12,8 +12,7 @@ from tests.unit.orchestrator.lab import Lab
 from tunefleet.campaign.service import service
 from tunefleet.campaign.service.cycle_state import BudgetError, NewVersion
 from tunefleet.campaign.service.engine_repository import CampaignRepository
-from tunefleet.lifecycle.cycle import StepName
-from tunefleet.lifecycle.model_version import Stage
+from tunefleet.lifecycle.cycle import Stage, StepName
 from tunefleet.orchestrator.notifications import channels
 from tunefleet.schemas.notify import ChannelCreate
 

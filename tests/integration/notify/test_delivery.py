@@ -13,7 +13,7 @@ from tests.fakes.smtp import FakeMailServer
 from tests.integration.notify.told import channel, deliver, opened, run, verified
 from tests.unit.orchestrator.lab import ECHO, FakeClock, Lab
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.notifications import channels, history
+from tunefleet.orchestrator.notifications import channels, delivery
 from tunefleet.orchestrator.notifications.delivery import GIVE_UP_S, MIN_TRIES, DeliveryLoop
 from tunefleet.orchestrator.notifications.triggers import TOPIC
 from tunefleet.schemas.notify import ChannelChange
@@ -185,7 +185,7 @@ async def test_no_view_shows_a_secret_and_what_waits_goes_to_a_new_address(lab: 
     await run(lab)
     await deliver(lab)
     shown = [each.model_dump_json() for each in await channels.list_(lab.core, lab.admin)]
-    shown += [each.model_dump_json() for each in (await history.list_(lab.core, lab.admin)).items]
+    shown += [each.model_dump_json() for each in (await delivery.list_notifications(lab.core, lab.admin)).items]
     assert secret is not None
     assert not [text for text in shown if "hush" in text or secret in text]
     assert '"to":"http://127.0.0.1:1/…"' in shown[0]

@@ -13,7 +13,7 @@ from tests.unit.orchestrator.lab import ECHO, TRAIN, FakeClock, Lab
 from tests.unit.orchestrator.test_quotas import member
 from tunefleet.errors import ConflictError, ForbiddenError, InputError, NotFoundError, SpecError
 from tunefleet.orchestrator.access import api_keys
-from tunefleet.orchestrator.notifications import channels, history
+from tunefleet.orchestrator.notifications import channels, delivery
 from tunefleet.orchestrator.notifications.channel_formats import is_signing_secret, new_secret
 from tunefleet.orchestrator.preflight import explain
 from tunefleet.orchestrator.tasks import control, tasks
@@ -226,8 +226,8 @@ async def test_nobody_hears_of_the_tasks_of_others(lab: Lab, receiver: Receiver)
     for refused in (channels.get, channels.remove, channels.test):
         with pytest.raises(NotFoundError):
             await refused(lab.core, ada, theirs)
-    assert [each.task_id for each in (await history.list_(lab.core, ada)).items] == [made.tasks[0].id]
-    assert not (await history.list_(lab.core, bob)).items
+    assert [each.task_id for each in (await delivery.list_notifications(lab.core, ada)).items] == [made.tasks[0].id]
+    assert not (await delivery.list_notifications(lab.core, bob)).items
     assert len(await channels.list_(lab.core, lab.admin)) == 4
     notify = "  notify: [{to: everyone}]\n"
     with pytest.raises(SpecError, match="you have no channel everyone"):

@@ -13,7 +13,7 @@ from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.orchestrator.context import Clock
-from tunefleet.orchestrator.notifications import channels, history
+from tunefleet.orchestrator.notifications import channels, delivery
 from tunefleet.orchestrator.notifications.delivery import DeliveryLoop
 from tunefleet.schemas.notify import ChannelCreate, NotificationView
 from tunefleet.settings import ServerSettings
@@ -42,7 +42,7 @@ async def deliver(lab: Lab) -> list[NotificationView]:
         await courier.drain()
     finally:
         await courier.close()
-    return list((await history.list_(lab.core, lab.admin)).items)[::-1]
+    return list((await delivery.list_notifications(lab.core, lab.admin)).items)[::-1]
 
 
 async def channel(lab: Lab, to: str, actor: Actor | None = None, **more: Any) -> str | None:

@@ -20,7 +20,7 @@ from tests.integration.postgres.process import PASSWORD, PostgresProcess
 from tunefleet.db import Connection, Database, wake
 from tunefleet.db.engine import offline
 from tunefleet.db.engine import postgres as store_postgres
-from tunefleet.db.engine.notify import MAX_PAYLOAD_BYTES, payloads
+from tunefleet.db.engine.postgres import MAX_PAYLOAD_BYTES, payloads
 from tunefleet.db.engine.writer import EVERYTHING
 from tunefleet.db.tables.core import meta
 from tunefleet.errors import StoreError

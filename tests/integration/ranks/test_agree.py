@@ -16,9 +16,8 @@ from typing import Any
 
 import pytest
 
-from tunefleet.trainer_control.checkpoints import commit
-from tunefleet.trainer_control.checkpoints.commit import CheckpointCommit
-from tunefleet.trainer_control.checkpoints.finalizer import CheckpointFinalizer, SavedCheckpoint
+from tunefleet.trainer_control.checkpoints import finalizer
+from tunefleet.trainer_control.checkpoints.finalizer import CheckpointCommit, CheckpointFinalizer, SavedCheckpoint
 from tunefleet.trainer_control.checkpoints.manifest import invalid_reason
 from tunefleet.trainer_control.control.command_queue import CommandQueue
 from tunefleet.trainer_control.distributed import shared_memory, step_agreement
@@ -394,7 +393,7 @@ def test_all_ranks_stay_where_rank_0_cannot_leave(store: TCPStore) -> None:
 def test_a_checkpoint_without_the_part_of_a_lost_rank_is_none(
     store: TCPStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commit, "_SEEN_S", 0.1)
+    monkeypatch.setattr(finalizer, "_SEEN_S", 0.1)
     said: list[str] = []
     first, _ = finishers(store, said, timeout_s=0.3)
     folder = tmp_path / "checkpoint-5"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.trainer_control.checkpoints.commit import CheckpointCommit
+from tunefleet.trainer_control.checkpoints.finalizer import CheckpointCommit
 from tunefleet.trainer_control.control.command_queue import Command, CommandQueue
 from tunefleet.trainer_control.distributed.tcp_store import StoreConnection
 from tunefleet.trainer_control.journal.null import NullJournal

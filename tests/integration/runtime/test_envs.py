@@ -20,7 +20,7 @@ from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime import JobHandle, Supervisor, envs
 from tunefleet.runtime.envs import build, verify
-from tunefleet.runtime.envs.catalog import FAMILIES, Family, pins
+from tunefleet.runtime.envs.registry import FAMILIES, Family, pins
 from tunefleet.schemas.job_folder import Job, JobFolder
 from tunefleet.schemas.worker_link import Offer
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.integration.runtime.conftest import environment, make_job, until
 from tunefleet.runtime import Supervisor
-from tunefleet.runtime.secrets.resolver import Secrets
+from tunefleet.runtime.secrets import Secrets
 
 TOKEN = 'hf_"quoted"-value-1'
 FILED = "from-a-file-2"

@@ -24,7 +24,7 @@ from tunefleet.simulation.plan import Plan, ServerConnection
 from tunefleet.simulation.processes import Crowds
 from tunefleet.simulation.sampling import Machine
 from tunefleet.simulation.simulated_worker import SimulatedWorker
-from tunefleet.transport.http_async import AsyncHttpLink, AsyncJournals, Traffic
+from tunefleet.transport.http import AsyncHttpLink, AsyncJournals, Traffic
 
 pytestmark = pytest.mark.proof
 

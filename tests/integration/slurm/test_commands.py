@@ -229,7 +229,7 @@ def test_the_settings_of_slurm_stand_in_its_jobs(installed: StandIns, tmp_path: 
     settings = ServerSettings(
         slurm=True, slurm_options="--account=lab --comment='a b'", slurm_prelude=prelude, nodes_dir=tmp_path / "nodes"
     )
-    found = providers.of(settings)
+    found = providers.engines_of(settings)
     assert set(found.absent) == {"ray"}
     installed.answers("sbatch", "17\n")
     assert found.clusters["slurm"].submit(ASK) == "17"

@@ -19,8 +19,7 @@ from tests.integration.tracking.kept import mlflow_runs, trackio_runs
 from tests.unit.campaign.service.desk import ADA, made
 from tests.unit.campaign.told import recorded
 from tests.unit.orchestrator.lab import Lab
-from tunefleet.campaign.reconciler import Reporter
-from tunefleet.campaign.report import run_of
+from tunefleet.campaign.reconciler import Reporter, run_of
 from tunefleet.campaign.service import history, service
 from tunefleet.campaign.service.tracking_outbox import MAX_PAUSE_S, TrackingOutbox, pause_s
 from tunefleet.cli.campaigns import views

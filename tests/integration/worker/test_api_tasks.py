@@ -18,7 +18,7 @@ from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 from tunefleet.executors.api import ApiExecutor
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.runtime.secrets.resolver import Secrets
+from tunefleet.runtime.secrets import Secrets
 from tunefleet.schemas.worker_link import Finish, Offer
 from tunefleet.worker.jobs.inline_tasks import run_light
 

@@ -17,7 +17,7 @@ from tests.integration.worker.receiver import Receiver, receiving
 from tests.unit.worker.fakes import Running, World
 from tests.unit.worker.test_bringing import ADAPTER, Lab, holds, packed
 from tunefleet.errors import ArtifactError, InputError
-from tunefleet.runtime.secrets.resolver import Secrets
+from tunefleet.runtime.secrets import Secrets
 from tunefleet.worker.transfers import Transfers
 
 

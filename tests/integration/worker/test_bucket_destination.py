@@ -13,7 +13,7 @@ import pytest
 
 from tests.integration.s3.gateway import BUCKET, Gateway
 from tests.unit.worker.test_destinations import ENVELOPE, Sleeps
-from tunefleet.runtime.secrets.resolver import Secrets
+from tunefleet.runtime.secrets import Secrets
 from tunefleet.worker.outputs.destinations import DeliveryError, Destination
 from tunefleet.worker.transfers import Transfers
 

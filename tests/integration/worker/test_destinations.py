@@ -16,7 +16,7 @@ from tests.unit.worker.fakes import FakeEnd, Running, World
 from tests.unit.worker.test_destinations import ENVELOPE, Sleeps, destination
 from tunefleet.errors import InputError
 from tunefleet.executors.data_and_echo import EchoExecutor
-from tunefleet.runtime.secrets.resolver import Secrets
+from tunefleet.runtime.secrets import Secrets
 from tunefleet.schemas.worker_link import Finish, MergedTask, Offer
 from tunefleet.worker import worker as worker_module
 from tunefleet.worker.jobs.inline_tasks import LightTasks

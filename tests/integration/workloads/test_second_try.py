@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.runtime.launch import retry
+from tunefleet.runtime.monitor import guard
 from tunefleet.trainer_control.checkpoints import finalizer
 from tunefleet.trainer_control.checkpoints.manifest import find_newest
 
@@ -37,7 +37,7 @@ def spec_of(ended: Any) -> dict[str, Any]:
 
 
 def plan(ended: Any, reason: TaskReason) -> str | None:
-    return retry.plan(ended.folder, spec_of(ended), reason, ended.launch)
+    return guard.retry_plan(ended.folder, spec_of(ended), reason, ended.launch)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_batch_that_does_not_fit_is_halved_twice_and_the_step_stays_as_large(
     [((4, 1), (2, 2)), ((3, 1), (1, 3)), ((6, 5), (3, 10)), ((5, 2), (2, 5)), ((2, 1), (1, 2)), ((1, 8), None)],
 )
 def test_half_a_batch_keeps_the_rows_of_a_step(sizes: tuple[int, int], half: tuple[int, int] | None) -> None:
-    assert retry.halved(*sizes) == half
+    assert guard.halved(*sizes) == half
 
 
 def test_one_row_that_does_not_fit_and_a_task_that_wants_no_other_try_fail_for_good(train: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.api.support import HandWorker, Running, submit
 from tests.integration.api.test_isolation import MARK, Known
-from tunefleet.orchestrator.federation.guide import upload_guide
+from tunefleet.orchestrator.federation import upload_guide
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -14,7 +14,7 @@ from tests.integration.api.support import HandWorker, Running, submit
 from tests.integration.api.test_campaigns import apply
 from tests.integration.api.test_isolation import MARK, OURS, Known
 from tests.properties.api.roles import PARTICIPANT, TABLE, WHO, Asker, cells, lines_of, routes, written
-from tunefleet.api import own_wheel
+from tunefleet.api.routers import install
 from tunefleet.campaign.service.engine_token import token_of
 from tunefleet.db.tables.core import metadata
 
@@ -69,7 +69,7 @@ def test_the_table_of_routes_and_roles_is_what_the_server_does(
     askers: dict[str, Asker],
 ) -> None:
     owner = member(MARK, role="admin")
-    known = {**first.ids, "number": "7", "chat_id": submit(owner, CHAT), "file": own_wheel.name()}
+    known = {**first.ids, "number": "7", "chat_id": submit(owner, CHAT), "file": install.wheel_name()}
     before = _theirs(running)
     found = [
         written(route, cells(route, running.url, askers, known, owner))

@@ -14,13 +14,13 @@ import pytest
 from tests.unit.workloads.external_trainers.test_plans import request
 from tunefleet.agent import poller
 from tunefleet.agent.agent import Agent
-from tunefleet.agent.jobs.records import AgentRecord
+from tunefleet.agent.jobs.job import AgentRecord
 from tunefleet.agent.translate import Defaults, Translation, translate
 from tunefleet.errors import InputError, SpecError
 from tunefleet.executors.sft import OTHERS, LoraSftExecutor
 from tunefleet.runtime import envs
 from tunefleet.runtime.envs import registry
-from tunefleet.runtime.envs.catalog import digest
+from tunefleet.runtime.envs.registry import digest
 from tunefleet.runtime.monitor.system import SystemReader
 from tunefleet.schemas.training_protocol.training import Heartbeat, HeartbeatReply
 from tunefleet.settings import AgentSettings

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from tests.unit.worker.fakes import TrainExecutor
-from tunefleet.agent.jobs.job import AgentJob
+from tunefleet.agent.jobs.job import AgentJob, AgentRecord
 from tunefleet.agent.jobs.job_context import AgentContext
 from tunefleet.agent.jobs.job_queue import JobTable
 from tunefleet.agent.jobs.job_run import JobRun
-from tunefleet.agent.jobs.records import AgentRecord
 from tunefleet.errors import MachineError
 from tunefleet.executors.registry import Registry
 from tunefleet.lifecycle.task import TaskReason

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from tunefleet.agent.jobs.command_outbox import CommandExecutor
-from tunefleet.agent.jobs.job import AgentJob
-from tunefleet.agent.jobs.records import AgentRecord
+from tunefleet.agent.jobs.job import AgentJob, AgentRecord
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.schemas.control import CommandState
 from tunefleet.schemas.job_folder import JobFolder

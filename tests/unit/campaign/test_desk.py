@@ -17,7 +17,7 @@ from tunefleet.campaign.steps.evaluate import of_candidate
 from tunefleet.campaign.steps.submit import base_of
 from tunefleet.campaign.task_client import TaskFailed, failure_of, model_of
 from tunefleet.errors import UnreachableError
-from tunefleet.lifecycle.model_version import Stage
+from tunefleet.lifecycle.cycle import Stage
 
 
 @pytest.mark.parametrize(

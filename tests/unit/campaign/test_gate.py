@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunefleet.analysis.evaluation.comparison import Difference
-from tunefleet.campaign import promotion_rule
-from tunefleet.campaign.steps.select import SelectStep
+from tunefleet.campaign.steps import gate
+from tunefleet.campaign.steps.gate import SelectStep
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.spec.documents.campaign_document import CampaignGateSpec
 
@@ -24,15 +24,15 @@ def difference(value: float, low: float | None, high: float | None) -> Differenc
 
 
 def test_a_lower_loss_is_promoted() -> None:
-    found = promotion_rule.decide(WANTED, {"base": difference(-0.5, -0.7, -0.3)}, higher_is_better=False)
+    found = gate.decide(WANTED, {"base": difference(-0.5, -0.7, -0.3)}, higher_is_better=False)
     assert found.passed
     assert found.against["base"].value == 0.5
     assert (found.against["base"].low, found.against["base"].high) == (0.3, 0.7)
 
 
 def test_a_higher_accuracy_is_promoted() -> None:
-    assert promotion_rule.decide(WANTED, {"base": difference(0.2, 0.1, 0.3)}, higher_is_better=True).passed
-    assert not promotion_rule.decide(WANTED, {"base": difference(0.2, 0.1, 0.3)}, higher_is_better=False).passed
+    assert gate.decide(WANTED, {"base": difference(0.2, 0.1, 0.3)}, higher_is_better=True).passed
+    assert not gate.decide(WANTED, {"base": difference(0.2, 0.1, 0.3)}, higher_is_better=False).passed
 
 
 @pytest.mark.parametrize(
@@ -47,20 +47,20 @@ def test_a_higher_accuracy_is_promoted() -> None:
     ],
 )
 def test_what_is_not_surely_better_is_refused(found: Difference | None, why: str) -> None:
-    verdict = promotion_rule.decide(WANTED, {"base": found}, higher_is_better=False)
+    verdict = gate.decide(WANTED, {"base": found}, higher_is_better=False)
     assert not verdict.passed
     assert why in verdict.reason
 
 
 def test_a_gain_below_the_margin_is_refused() -> None:
     wanted = CampaignGateSpec(min_gain=0.2)
-    assert not promotion_rule.decide(wanted, {"base": difference(-0.1, -0.12, -0.08)}, higher_is_better=False).passed
-    assert promotion_rule.decide(wanted, {"base": difference(-0.2, -0.3, -0.1)}, higher_is_better=False).passed
+    assert not gate.decide(wanted, {"base": difference(-0.1, -0.12, -0.08)}, higher_is_better=False).passed
+    assert gate.decide(wanted, {"base": difference(-0.2, -0.3, -0.1)}, higher_is_better=False).passed
 
 
 def test_it_must_be_better_than_the_promoted_model_too() -> None:
     against = {"base": difference(-1.0, -1.2, -0.8), "promoted": difference(0.1, 0.05, 0.15)}
-    verdict = promotion_rule.decide(WANTED, against, higher_is_better=False)
+    verdict = gate.decide(WANTED, against, higher_is_better=False)
     assert not verdict.passed
     assert "promoted" in verdict.reason
     assert verdict.against["base"].passed
@@ -69,7 +69,7 @@ def test_it_must_be_better_than_the_promoted_model_too() -> None:
 @given(st.lists(st.none() | st.floats(allow_nan=True, allow_infinity=True), max_size=8))
 def test_the_best_candidate_has_the_lowest_loss_that_can_be_one(losses: list[float | None]) -> None:
     usable = [loss for loss in losses if loss is not None and math.isfinite(loss) and loss >= 0]
-    chosen = promotion_rule.best(losses)
+    chosen = gate.best(losses)
     if not usable:
         assert chosen is None
     else:
@@ -79,9 +79,9 @@ def test_the_best_candidate_has_the_lowest_loss_that_can_be_one(losses: list[flo
 
 def test_what_the_gate_measures_decides_before_the_loss() -> None:
     losses = [0.5, 0.4, 0.3, 0.2, math.nan]
-    assert promotion_rule.best(losses, [0.8, 0.9, 0.9, math.nan, 1.0]) == 2
-    assert promotion_rule.best(losses, [0.8, None, 0.1, 0.7, 1.0]) == 0
-    assert promotion_rule.best([0.5, 0.4], [None, None]) == 1
+    assert gate.best(losses, [0.8, 0.9, 0.9, math.nan, 1.0]) == 2
+    assert gate.best(losses, [0.8, None, 0.1, 0.7, 1.0]) == 0
+    assert gate.best([0.5, 0.4], [None, None]) == 1
 
 
 async def test_the_candidate_is_chosen_by_what_the_gate_measures() -> None:

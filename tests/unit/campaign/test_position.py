@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunefleet.campaign.position import chunk_at, epoch_seed
+from tunefleet.campaign.data_documents import chunk_at, epoch_seed
 
 SIZES = st.integers(1, 500)
 

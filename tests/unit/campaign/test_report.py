@@ -8,7 +8,7 @@ import re
 from tests.unit.campaign.service.desk import ADA, made
 from tests.unit.campaign.told import recorded
 from tests.unit.orchestrator.lab import Lab
-from tunefleet.campaign.report import run_of
+from tunefleet.campaign.reconciler import run_of
 from tunefleet.campaign.service import retries
 from tunefleet.campaign.service.tracking_outbox import PendingDelivery, TrackingOutbox
 from tunefleet.integrations.trackers.contract import TrackedRun

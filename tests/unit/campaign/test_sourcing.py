@@ -12,7 +12,7 @@ import pytest
 
 from tests.libraries import required
 from tunefleet.campaign import data_documents
-from tunefleet.campaign.position import chunk_at
+from tunefleet.campaign.data_documents import chunk_at
 from tunefleet.spec import parse_workflow
 from tunefleet.spec.documents.campaign_document import CampaignSpec
 

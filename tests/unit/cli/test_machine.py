@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from tunefleet import errors
 from tunefleet.cli.main import run
-from tunefleet.cli.models import preview
+from tunefleet.cli.models import data_commands
 from tunefleet.cli.server import checks
 
 
@@ -143,7 +143,7 @@ spec:
 
 def _answer(monkeypatch: pytest.MonkeyPatch, stdout: str, stderr: str = "", code: int = 0) -> None:
     done = subprocess.CompletedProcess([], code, stdout, stderr)
-    monkeypatch.setattr(preview.subprocess, "run", lambda *args, **kwargs: done)
+    monkeypatch.setattr(data_commands.subprocess, "run", lambda *args, **kwargs: done)
 
 
 def test_preview_draws_what_is_learnt(
@@ -188,7 +188,9 @@ def test_a_preview_of_data_on_the_server_needs_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "x.yaml").write_text(DOCUMENT.replace("path: builtin:gsm8k", "artifact: rows"))
-    monkeypatch.setattr(preview.subprocess, "run", lambda *args, **kwargs: pytest.fail("there is nothing to preview"))
+    monkeypatch.setattr(
+        data_commands.subprocess, "run", lambda *args, **kwargs: pytest.fail("there is nothing to preview")
+    )
     assert run(["preview", "x.yaml"]) == 7
     told = capsys.readouterr().err
     assert "The data 'rows' is on the server, and the preview must download it. No Tunefleet server configured." in told

@@ -16,7 +16,7 @@ from tunefleet.client.call import Call, nothing
 from tunefleet.client.connection import Connection
 from tunefleet.client.throttle import Throttle, Ticks
 from tunefleet.client.transport import Transport
-from tunefleet.schemas.compat.task_results import ResultEnvelope
+from tunefleet.schemas.worker_guide import ResultEnvelope
 
 MB = 1_000_000
 

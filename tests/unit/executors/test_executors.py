@@ -14,7 +14,7 @@ from tunefleet import errors
 from tunefleet.executors import base, sft
 from tunefleet.executors.base import JobExecutor, LightExecutor, ResultError
 from tunefleet.executors.registry import GROUP, installed
-from tunefleet.orchestrator.tasks import requirements
+from tunefleet.orchestrator.tasks import spec_columns
 from tunefleet.placement import LIGHT_KINDS
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer
@@ -74,9 +74,9 @@ def test_each_kind_says_whether_its_results_can_go_to_a_bucket(monkeypatch: pyte
     lacking = "The packages that write to a bucket are not installed (boto3 missing): " + errors.install_command("s3")
     assert said == {None if there else lacking}
     wanted = {"type": "s3", "url": "s3://bucket/a", "access_key": "${secret:A}", "secret_key": "${secret:B}"}
-    need = requirements.of(load_task_spec({"taskType": "echo", "output": {"destination": wanted}}))
+    need = spec_columns.requirement_of(load_task_spec({"taskType": "echo", "output": {"destination": wanted}}))
     assert (need.features, need.secrets) == (("s3",), ("A", "B"))
-    assert requirements.of(load_task_spec({"taskType": "echo"})).features == ()
+    assert spec_columns.requirement_of(load_task_spec({"taskType": "echo"})).features == ()
 
 
 def test_kinds_that_bring_code_are_offered_where_it_may_run() -> None:

@@ -11,8 +11,8 @@ from tests.unit.federation.adapters import PREFIX, SHAPES, Arrays, Q, V, differe
 from tunefleet.errors import InputError
 from tunefleet.federation import RESIDUAL, Update, aggregate, config_of, refit, update_in
 from tunefleet.federation.aggregation import exact
-from tunefleet.federation.aggregation.fidelity import product_error, with_error
-from tunefleet.federation.aggregation.truncate import Truncated, truncate
+from tunefleet.federation.aggregation.exact import Truncated, truncate
+from tunefleet.federation.aggregation.strategy import product_error, with_error
 from tunefleet.spec.options.federation_options import StrategySpec
 
 EXACT = StrategySpec(name="fedavg_exact")

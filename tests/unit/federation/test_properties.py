@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.unit.federation.adapters import PREFIX, SHAPES, Arrays, difference, factors, load, products, save
 from tunefleet.federation import TENSORS, Report, Update, aggregate, update_in
-from tunefleet.federation.aggregation.fidelity import product_error
+from tunefleet.federation.aggregation.strategy import product_error
 from tunefleet.spec.options.federation_options import StrategySpec
 
 PLAIN = ("fedavg", "fedprox", "median", "trimmed_mean")

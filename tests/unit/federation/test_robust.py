@@ -14,7 +14,7 @@ from hypothesis.extra.numpy import arrays
 from tests.unit.federation.adapters import PREFIX, Arrays, Q, V, difference, factors, load, products, save
 from tunefleet.errors import AdapterRefused, InputError
 from tunefleet.federation import TENSORS, Update, aggregate, update_in
-from tunefleet.federation.aggregation.coordinates import network, order, trimmed
+from tunefleet.federation.aggregation.by_factors import network, order, trimmed
 from tunefleet.spec.options.federation_options import StrategySpec
 
 A = f"{PREFIX}{Q}.lora_A.weight"

@@ -50,6 +50,12 @@ def test_a_fault_is_found(tmp_path: Path, files: dict[str, str], kind: str, said
     assert said in told[kind][0]
 
 
+def test_the_number_of_files_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = fill(tmp_path / "tune", one=LONG, two=LONG)
+    monkeypatch.setattr(check_layout, "MAX_PACKAGE_FILES", 1)
+    assert found(source) == {"packages with too many files": ["2 files; at most 1: merge fragments"]}
+
+
 def test_a_clean_package_has_none(tmp_path: Path) -> None:
     source = fill(tmp_path / "tune", one="import tune.two\n" + LONG, two=LONG, a__models=LONG, training=LONG)
     assert found(source) == {}

@@ -5,24 +5,24 @@ from __future__ import annotations
 import pytest
 
 from tunefleet.errors import IllegalTransition
-from tunefleet.lifecycle import model_version
+from tunefleet.lifecycle import cycle
 from tunefleet.lifecycle.cycle import (
     CAMPAIGN_TRANSITIONS,
     CYCLE_TRANSITIONS,
     CampaignStatus,
     CycleStatus,
+    Stage,
     StepName,
     move_campaign,
     move_cycle,
     needs_you,
 )
-from tunefleet.lifecycle.model_version import Stage
 
 
 def test_every_status_has_a_row() -> None:
     assert set(CAMPAIGN_TRANSITIONS) == set(CampaignStatus)
     assert set(CYCLE_TRANSITIONS) == set(CycleStatus)
-    assert set(model_version.TRANSITIONS) == set(Stage)
+    assert set(cycle.TRANSITIONS) == set(Stage)
 
 
 def test_the_steps_follow_each_other_and_the_paid_one_comes_after_what_it_needs() -> None:
@@ -50,9 +50,9 @@ def test_a_dead_letter_may_run_again_and_never_simply_counts_as_completed() -> N
 
 
 def test_a_promoted_version_is_only_ever_succeeded() -> None:
-    assert model_version.move(Stage.ARCHIVED, Stage.PROMOTED) is Stage.PROMOTED
+    assert cycle.move_version(Stage.ARCHIVED, Stage.PROMOTED) is Stage.PROMOTED
     with pytest.raises(IllegalTransition, match="A version that is promoted cannot become candidate"):
-        model_version.move(Stage.PROMOTED, Stage.CANDIDATE)
+        cycle.move_version(Stage.PROMOTED, Stage.CANDIDATE)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.analysis.memory.decoder import _FAMILIES, UnknownShape, shape_of
+from tunefleet.analysis.memory import _FAMILIES, UnknownShape, shape_of
 from tunefleet.spec import LoraSpec
 
 SMALL = {

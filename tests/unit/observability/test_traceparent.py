@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from tunefleet.errors import MachineError
-from tunefleet.observability import traceparent
+from tunefleet.observability import context
+from tunefleet.observability.context import SpanContext
 from tunefleet.observability.spans import open_spans
-from tunefleet.observability.traceparent import SpanContext
 
 GOOD = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -32,25 +32,25 @@ GOOD = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     ],
 )
 def test_what_a_header_names(text: str | None, place: SpanContext | None) -> None:
-    assert traceparent.read(text) == place
+    assert context.read_traceparent(text) == place
 
 
 def test_a_task_lies_below_its_caller_or_heads_a_trace_of_its_own() -> None:
-    caller = traceparent.read(GOOD)
+    caller = context.read_traceparent(GOOD)
     assert caller is not None
-    below, alone = traceparent.of_task("task-1", caller), traceparent.of_task("task-1")
+    below, alone = context.of_task("task-1", caller), context.of_task("task-1")
     assert below.trace_id == caller.trace_id
     assert below.span_id not in {caller.span_id, alone.span_id}
-    assert alone.trace_id != traceparent.of_task("task-2").trace_id
-    assert traceparent.of_task("task-1") == alone  # whoever asks, and whenever
+    assert alone.trace_id != context.of_task("task-2").trace_id
+    assert context.of_task("task-1") == alone  # whoever asks, and whenever
     assert alone.span("launch a") != alone.span("launch b")
-    assert traceparent.read(alone.traceparent) == alone
+    assert context.read_traceparent(alone.traceparent) == alone
 
 
 def test_a_caller_who_keeps_nothing_is_followed_and_nothing_is_kept() -> None:
-    caller = traceparent.read(GOOD[:-1] + "0")
+    caller = context.read_traceparent(GOOD[:-1] + "0")
     assert caller is not None
-    assert not traceparent.of_task("task-1", caller).span("launch").sampled
+    assert not context.of_task("task-1", caller).span("launch").sampled
 
 
 def test_an_endpoint_without_the_packages_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,10 +24,10 @@ from tunefleet.federation.floats import Array
 from tunefleet.federation.safetensors_writer import write_tensors
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import service, versions
+from tunefleet.orchestrator.federation.adapter_files import with_archive
 from tunefleet.orchestrator.federation.round_scheduler import RoundScheduler
 from tunefleet.orchestrator.federation.updates import acceptance
 from tunefleet.orchestrator.federation.updates.acceptance import Accepted, ValidatedUpdate
-from tunefleet.orchestrator.federation.version_archives import with_archive
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.federated import FederationCreated, VersionDetail
 from tunefleet.spec.options.federation_options import FederationSpec

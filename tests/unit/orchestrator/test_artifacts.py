@@ -14,10 +14,9 @@ from tunefleet.db.repositories import artifacts as rows
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError, OffsetConflict
 from tunefleet.orchestrator.storage import artifacts
 from tunefleet.orchestrator.storage.artifacts import PIN_S
-from tunefleet.orchestrator.storage.file_deletion import delete_files
-from tunefleet.orchestrator.storage.garbage_collection import Collected
+from tunefleet.orchestrator.storage.garbage_collection import Collected, delete_files
 from tunefleet.orchestrator.tasks import tasks
-from tunefleet.orchestrator.telemetry import events
+from tunefleet.orchestrator.telemetry import live_feed
 from tunefleet.orchestrator.workflows import prune, workflows
 from tunefleet.schemas.api import ArtifactCreate, BlobQuery, FileEntry, SubmitRequest
 
@@ -77,7 +76,7 @@ async def test_an_attempt_publishes_for_its_task(lab: Lab) -> None:
     new = await lab.publish(attempt, "checkpoint", b"step 9", kind="adapter")
     mine = await artifacts.list_(lab.core, lab.admin, task_id=task_id)
     assert [artifact.id for artifact in mine.items] == [new.id]
-    told = await events.after(lab.core, lab.admin, 0, kinds=["artifact.published"], task_id=task_id)
+    told = await live_feed.events_after(lab.core, lab.admin, 0, kinds=["artifact.published"], task_id=task_id)
     assert [event.data["id"] for event in told] == [old.id, new.id]
     with pytest.raises(ForbiddenError):
         await artifacts.publish(

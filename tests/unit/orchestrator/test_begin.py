@@ -10,7 +10,7 @@ import pytest
 from tests.unit.orchestrator.lab import Lab
 from tests.unit.orchestrator.pipelines import Pipelines, stage
 from tunefleet.errors import StoreError
-from tunefleet.orchestrator.tasks import fan_out, readiness
+from tunefleet.orchestrator.tasks import fan_out, transitions
 from tunefleet.spec.expressions.size_limits import MAX_RESOLVED_CHARACTERS
 
 
@@ -23,7 +23,7 @@ async def pipe(lab: Lab) -> Pipelines:
 async def test_an_error_that_nobody_foresaw_fails_one_task_and_not_the_end_of_the_one_before_it(
     pipe: Pipelines, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, place: str
 ) -> None:
-    where, name = (readiness, "resolve") if place == "before" else (fan_out, "count")
+    where, name = (transitions, "resolve") if place == "before" else (fan_out, "count")
     real = getattr(where, name)
 
     def poisoned(*args: Any) -> Any:
@@ -37,13 +37,13 @@ async def test_an_error_that_nobody_foresaw_fails_one_task_and_not_the_end_of_th
         stage("first"), stage("bad", "first", spec=bad), stage("good", "first"), stage("last", "bad")
     )
     (offer,) = await pipe.take()
-    with caplog.at_level(logging.ERROR, logger="tunefleet.orchestrator.tasks.readiness"):
+    with caplog.at_level(logging.ERROR, logger="tunefleet.orchestrator.tasks.transitions"):
         await pipe.end(offer, {"items": ["found"]})
     assert await pipe.states(flow) == {"first": "completed", "bad": "failed", "good": "queued", "last": "failed"}
     task = await pipe.task(flow, "bad")
     assert (task.reason, task.resolved) == ("bad_input", None), "what was stored of it is undone"
     assert "failed to resolve the spec from the results of upstream tasks (ValueError)" in str(task.error)
-    (record,) = [each for each in caplog.records if each.name == "tunefleet.orchestrator.tasks.readiness"]
+    (record,) = [each for each in caplog.records if each.name == "tunefleet.orchestrator.tasks.transitions"]
     assert task.id in record.getMessage()
     assert record.exc_info is not None
     await pipe.run()

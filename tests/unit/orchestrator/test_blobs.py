@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tunefleet.artifacts import FolderStore, NoRoomError
-from tunefleet.artifacts.refusals import store_error
+from tunefleet.artifacts.remote import store_error
 from tunefleet.errors import MachineError, TunefleetError, UnreachableError
 from tunefleet.orchestrator.storage.blob_stores import open_blobs
 from tunefleet.settings import ServerSettings, load

@@ -16,7 +16,7 @@ from tests.unit.orchestrator.test_chats import HELLO, READY, running
 from tunefleet.api.routers import chat
 from tunefleet.client.call import Emit, NextLine
 from tunefleet.client.routes import chat_routes
-from tunefleet.orchestrator.chat import sessions
+from tunefleet.orchestrator.chat import begin, poll, receive_piece
 from tunefleet.schemas.chat import ChatPiece, ChatRequest, ChatUsage
 
 PLAIN = {"messages": [{"role": "user", "content": "Hello?"}]}
@@ -76,7 +76,7 @@ def test_what_would_not_be_answered_as_it_is_asked_is_refused(body: dict[str, An
 async def test_models_are_listed_once_the_session_is_ready(lab: Lab) -> None:
     task_id, _, attempt, _ = await running(lab)
     assert (await chat.list_chat_models(lab.core, lab.admin, task_id)).data == ()
-    await sessions.poll(lab.core, attempt, READY)
+    await poll(lab.core, attempt, READY)
     found = (await chat.list_chat_models(lab.core, lab.admin, task_id)).model_dump()
     assert found["object"] == "list"
     assert [(each["id"], each["object"]) for each in found["data"]] == [("base", "model"), ("tuned", "model")]
@@ -93,10 +93,10 @@ async def whole(lab: Lab, task_id: str, receive: Callable[[], Awaitable[Any]]) -
 async def test_an_answer_at_once_is_gathered(lab: Lab) -> None:
     task_id, _, attempt, _ = await running(lab)
     asking = asyncio.create_task(whole(lab, task_id, asyncio.Event().wait))
-    (turn,) = (await sessions.poll(lab.core, attempt, READY.model_copy(update={"wait_s": 20.0}))).turns
+    (turn,) = (await poll(lab.core, attempt, READY.model_copy(update={"wait_s": 20.0}))).turns
     ending = ChatPiece(finish="stop", usage=ChatUsage(prompt_tokens=3, completion_tokens=2))
     for piece in (ChatPiece(text="Good "), ChatPiece(waiting="It thinks."), ChatPiece(text="day."), ending):
-        await sessions.receive_piece(lab.core, attempt, turn.id, piece)
+        await receive_piece(lab.core, attempt, turn.id, piece)
     found = json.loads((await asking).body)
     (choice,) = found["choices"]
     assert choice["message"] == {"role": "assistant", "content": "Good day."}
@@ -112,20 +112,20 @@ async def test_the_turn_of_a_client_that_leaves_before_its_answer_is_whole_ends(
         return {"type": "http.disconnect"}
 
     asking = asyncio.create_task(whole(lab, task_id, receive))
-    (turn,) = (await sessions.poll(lab.core, attempt, READY.model_copy(update={"wait_s": 20.0}))).turns
+    (turn,) = (await poll(lab.core, attempt, READY.model_copy(update={"wait_s": 20.0}))).turns
     left.set()
     assert (await asking).status_code == 499
     held = READY.model_copy(update={"held": (turn.id,)})
-    assert (await sessions.poll(lab.core, attempt, held)).gone == (turn.id,)
+    assert (await poll(lab.core, attempt, held)).gone == (turn.id,)
 
 
 async def test_a_stream_says_first_who_speaks_and_why_nothing_comes(lab: Lab) -> None:
     task_id, _, attempt, _ = await running(lab)
-    await sessions.poll(lab.core, attempt, READY)
-    turn = await sessions.begin(lab.core, lab.admin, task_id, HELLO)
-    await sessions.receive_piece(lab.core, attempt, turn.id, ChatPiece(waiting="It loads."))
-    await sessions.receive_piece(lab.core, attempt, turn.id, ChatPiece(text="Yes."))
-    await sessions.receive_piece(lab.core, attempt, turn.id, ChatPiece(finish="stop"))
+    await poll(lab.core, attempt, READY)
+    turn = await begin(lab.core, lab.admin, task_id, HELLO)
+    await receive_piece(lab.core, attempt, turn.id, ChatPiece(waiting="It loads."))
+    await receive_piece(lab.core, attempt, turn.id, ChatPiece(text="Yes."))
+    await receive_piece(lab.core, attempt, turn.id, ChatPiece(finish="stop"))
     events = [event.data async for event in chat._chunks(lab.core, lab.admin, turn)]
     assert events[-1] == "[DONE]"
     chunks = [json.loads(str(event)) for event in events[:-1]]

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.orchestrator.lab import Lab
 from tests.unit.orchestrator.pipelines import Pipelines, stage
 from tunefleet.errors import SpecError
-from tunefleet.orchestrator.telemetry import events
+from tunefleet.orchestrator.telemetry import live_feed
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ async def test_a_condition_decides_whether_a_task_runs(pipe: Pipelines, found: s
         assert (maybe.reason, after.reason) == ("condition_unmet", "upstream_skipped")
         why = 'Its condition is not met: ask.items.0.output is "leave-me", not "run-me".'
         assert (maybe.error, after.error) == (why, f"maybe ({maybe.id}) was skipped: {why}")
-        told = await events.after(pipe.lab.core, pipe.lab.admin, 0, task_id=maybe.id)
+        told = await live_feed.events_after(pipe.lab.core, pipe.lab.admin, 0, task_id=maybe.id)
         assert told[-1].data["message"] == why
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.orchestrator.lab import TRAIN, FakeWorker, Lab
 from tunefleet.errors import ForbiddenError, NotFoundError
 from tunefleet.orchestrator.bootstrap import open_context
-from tunefleet.orchestrator.workers import cordons, workers
+from tunefleet.orchestrator.workers import worker_commands, workers
 from tunefleet.schemas.worker_link import Finish, Offer
 
 
@@ -22,18 +22,18 @@ async def why(lab: Lab, task_id: str) -> str:
 
 async def test_a_cordoned_worker_gets_nothing_new_until_it_is_uncordoned(lab: Lab) -> None:
     worker = await lab.online()
-    await cordons.cordon(lab.core, lab.admin, worker.id)
+    await worker_commands.cordon(lab.core, lab.admin, worker.id)
     task_id = await lab.submit()
     assert await worker.offers() == ()
     assert "w1 is cordoned" in await why(lab, task_id)
     assert await state(lab, worker) == ("online", True, False)
-    await cordons.uncordon(lab.core, lab.admin, worker.id)
+    await worker_commands.uncordon(lab.core, lab.admin, worker.id)
     assert [offer.task_id for offer in await worker.offers()] == [task_id]
 
 
 async def test_another_worker_takes_what_the_cordoned_one_does_not_get(lab: Lab) -> None:
     one, two = await lab.online("w1"), await lab.online("w2")
-    await cordons.cordon(lab.core, lab.admin, one.id)
+    await worker_commands.cordon(lab.core, lab.admin, one.id)
     task_id = await lab.submit()
     assert await one.offers() == ()
     assert [offer.task_id for offer in (await two.exchange()).offers] == [task_id]
@@ -42,7 +42,7 @@ async def test_another_worker_takes_what_the_cordoned_one_does_not_get(lab: Lab)
 async def test_a_drained_worker_is_told_finishes_and_is_offline_after_its_last_word(lab: Lab) -> None:
     worker = await lab.online()
     offer = await worker_runs(lab, worker)
-    await cordons.drain(lab.core, lab.admin, worker.id)
+    await worker_commands.drain(lab.core, lab.admin, worker.id)
     assert (await worker.exchange()).drain is True
     later = await lab.submit()
     worker.want = {"light": 0, "job": 0}
@@ -65,7 +65,7 @@ async def test_what_a_leaving_worker_was_offered_meanwhile_is_placed_anew_and_co
     worker = await lab.online()
     task_id = await lab.submit()
     assert len(await worker.offers()) == 1
-    await cordons.drain(lab.core, lab.admin, worker.id)
+    await worker_commands.drain(lab.core, lab.admin, worker.id)
     await worker.exchange(draining=True, leaves=True)
     other = await lab.online("w2")
     assert [offer.task_id for offer in await other.offers()] == [task_id]
@@ -76,13 +76,13 @@ async def test_what_a_leaving_worker_was_offered_meanwhile_is_placed_anew_and_co
 async def test_a_drain_survives_the_servers_restart_and_uncordon_takes_it_back(lab: Lab) -> None:
     worker = await lab.online()
     await worker_runs(lab, worker)
-    await cordons.drain(lab.core, lab.admin, worker.id)
+    await worker_commands.drain(lab.core, lab.admin, worker.id)
     settings, clock = lab.core.settings, lab.core.clock
     lab.core.close()
     lab.core = open_context(settings, clock=clock)
     try:
         assert (await worker.exchange()).drain is True
-        await cordons.uncordon(lab.core, lab.admin, worker.id)
+        await worker_commands.uncordon(lab.core, lab.admin, worker.id)
         assert (await worker.exchange(draining=True)).drain is False
         assert (await worker.exchange()).drain is None
         assert await state(lab, worker) == ("online", False, False)
@@ -92,7 +92,7 @@ async def test_a_drain_survives_the_servers_restart_and_uncordon_takes_it_back(l
 
 async def test_a_worker_that_comes_back_after_a_drain_is_still_cordoned(lab: Lab) -> None:
     worker = await lab.online()
-    await cordons.drain(lab.core, lab.admin, worker.id)
+    await worker_commands.drain(lab.core, lab.admin, worker.id)
     await worker.exchange(draining=True, leaves=True)
     again = await lab.online("w1", session="s2")
     assert (await again.exchange()).drain is None
@@ -104,6 +104,6 @@ async def test_only_an_admin_decides_about_workers_and_only_about_those_that_the
     await lab.online()
     member = await lab.actor("ann", "member")
     with pytest.raises(ForbiddenError):
-        await cordons.cordon(lab.core, member, "w1")
+        await worker_commands.cordon(lab.core, member, "w1")
     with pytest.raises(NotFoundError):
-        await cordons.drain(lab.core, lab.admin, "w9")
+        await worker_commands.drain(lab.core, lab.admin, "w9")

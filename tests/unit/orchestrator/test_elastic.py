@@ -16,7 +16,7 @@ from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.orchestrator.access import projects
 from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.orchestrator.scheduling import autoscaling
-from tunefleet.orchestrator.workers import cordons, workers
+from tunefleet.orchestrator.workers import worker_commands, workers
 from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import SubmitRequest
 from tunefleet.schemas.projects import ProjectChange
@@ -101,7 +101,7 @@ async def test_an_idle_worker_rests_and_comes_back_when_the_queue_grows(
 
 async def test_a_worker_that_works_or_is_cordoned_is_left_alone(lab: Lab) -> None:
     one, two, three = await lab.online("w1"), await lab.online("w2"), await lab.online("w3")
-    await cordons.cordon(lab.core, lab.admin, "w3")
+    await worker_commands.cordon(lab.core, lab.admin, "w3")
     await lab.submit(TRAIN)
     offers = await one.offers()
     busy, free = (one, "w2") if offers else (two, "w1")

@@ -10,7 +10,7 @@ from tests.unit.orchestrator.lab import Lab
 from tests.unit.orchestrator.pipelines import Pipelines, stage
 from tunefleet.errors import ConflictError
 from tunefleet.executors.data_and_echo import EchoExecutor
-from tunefleet.orchestrator.tasks import control, part_results, tasks
+from tunefleet.orchestrator.tasks import control, fan_out, tasks
 from tunefleet.orchestrator.workflows import reruns, workflows
 from tunefleet.schemas.worker_link import Offer
 
@@ -198,7 +198,7 @@ def test_what_parts_found_is_put_together() -> None:
         "took": 2,
         "jsonl_export": {"path": "/b", "count": 1, "fields": ["prompt"]},
     }
-    assert part_results.merge([first, second]) == {
+    assert fan_out.merge_results([first, second]) == {
         "items": [{"index": 0, "output": "a"}, {"index": 1, "output": "b"}, {"index": 2, "output": "c"}],
         "usage": {"prompt_tokens": 7, "latency_s": 0.75, "by": {"cached": 3}, "unit": "tokens"},
         "model": {"name": "m"},
@@ -208,4 +208,4 @@ def test_what_parts_found_is_put_together() -> None:
             "parts": [first["jsonl_export"], second["jsonl_export"]],
         },
     }
-    assert part_results.merge([]) == {}
+    assert fan_out.merge_results([]) == {}

@@ -15,7 +15,7 @@ from tests.unit.orchestrator.pipelines import Pipelines, stage
 from tunefleet.db.federations import federations
 from tunefleet.errors import ConflictError, SpecError
 from tunefleet.lifecycle.round import RoundStatus
-from tunefleet.orchestrator.federation import participants, service, token_access
+from tunefleet.orchestrator.federation import delegated_access, participants, service
 from tunefleet.orchestrator.scheduling import queue as queue_reader
 from tunefleet.orchestrator.storage.result_files import files, signer
 from tunefleet.orchestrator.tasks import federation_settlement as task_settlement
@@ -256,7 +256,7 @@ async def test_an_attempt_is_told_the_token_that_is_good_then(pipe: Pipelines) -
     flow = await pipe.submit(stage("train", spec=training() | {"retry": {"max_attempts": 2, "backoff_s": 0}}))
     id_ = await federation_of(pipe.lab, (await pipe.task(flow, "train")).id)
     first = sorted(await pipe.take(), key=lambda offer: offer.name)[0]
-    new = await token_access.replace(pipe.lab.core, pipe.lab.admin, id_)
+    new = await delegated_access.replace_token(pipe.lab.core, pipe.lab.admin, id_)
     await pipe.end(first, "network")
     pipe.worker.want = {"job": 1}
     (again,) = await pipe.take()

@@ -38,7 +38,6 @@ from tunefleet.orchestrator.federation import (
 )
 from tunefleet.orchestrator.federation import round_scheduler as keeping
 from tunefleet.orchestrator.federation.aggregation import AggregationInput
-from tunefleet.orchestrator.federation.guide import downloads
 from tunefleet.orchestrator.federation.round_scheduler import LEASE_S, MAX_CRASHES, RoundScheduler, pause_s
 from tunefleet.orchestrator.federation.updates import acceptance
 from tunefleet.orchestrator.pubsub import PubSub
@@ -164,7 +163,7 @@ async def test_who_waits_at_another_server_gets_the_version_and_its_file(
         found = await asyncio.wait_for(waiting, 60)
         assert found is not None
         assert found.version == 1
-        file = downloads.file_of(found, ADAPTER_FILE)
+        file = versions.file_of(found, ADAPTER_FILE)
         assert hashlib.sha256(other.blobs.read(file.digest)).hexdigest() == file.digest
         assert await versions.newest(other, lab.admin, group.id, after=1) is None
 

@@ -13,11 +13,11 @@ from tests.unit.orchestrator.test_federation_attempts import fail_for
 from tunefleet.errors import ArtifactError, ConflictError, ForbiddenError, NotFoundError
 from tunefleet.orchestrator.access.permissions import Actor, FederationActor
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation import data_chunks, event_feed, members, service, versions
+from tunefleet.orchestrator.federation import data_chunks, guide_progress, members, service, upload_guide, versions
 from tunefleet.orchestrator.federation.chunk_files import ChunkFile
-from tunefleet.orchestrator.federation.guide import downloads, guide_progress, upload_guide
+from tunefleet.orchestrator.federation.delegated_access import Signer
 from tunefleet.orchestrator.federation.participants import FederationCaller
-from tunefleet.orchestrator.federation.signed_links import Signer
+from tunefleet.orchestrator.federation.status import events_after
 from tunefleet.orchestrator.federation.updates import uploads
 from tunefleet.schemas.federated import ADAPTER_FILE, ClaimChunk, MemberChange, UpdateCreate
 
@@ -45,7 +45,7 @@ ACTIONS: dict[str, Action] = {
     "state": service.get,
     "rounds": service.list_rounds,
     "versions": versions.list_,
-    "weights": lambda core, who, id_: downloads.file(core, who, id_, None, ADAPTER_FILE),
+    "weights": lambda core, who, id_: versions.download_file(core, who, id_, None, ADAPTER_FILE),
 }
 LOOKING = {"state", "rounds", "versions", "weights"}
 OWN = {"send its own", "its own chunk", "claim", "its own updates", "state", "rounds", "versions", "weights"}
@@ -134,7 +134,7 @@ async def test_events_show_a_workers_own_token_nothing_of_what_others_sent(lab: 
     group = await started(lab, tmp_path / "files", own_tokens=True)
 
     async def seen(who: FederationCaller) -> dict[str, set[str]]:
-        found = await event_feed.after(lab.core, who, group.id, 0)
+        found = await events_after(lab.core, who, group.id, 0)
         updates = [event.data for event in found if event.kind == "federation.update"]
         return {str(data.get("worker")): set(data) for data in updates}
 
@@ -185,7 +185,7 @@ async def test_what_was_wrong_with_a_round_is_told_to_who_may_see_its_updates(
     await group.upload("w1", 1.0)
     await fail_for(group, await group.upload("w2", 2.0))
     for asker, sees in ((who, told), (lab.admin, True)):
-        events = await event_feed.after(lab.core, asker, group.id, 0)
+        events = await events_after(lab.core, asker, group.id, 0)
         (failed,) = [event.data for event in events if event.kind == "federation.round_failed"]
         assert (failed["reason"], "error" in failed) == ("update_refused", sees)
         views = (

@@ -16,7 +16,7 @@ from tunefleet.artifacts import FolderStore
 from tunefleet.db.federations.federations import FederationRow
 from tunefleet.errors import AdapterRefused, AuthError, ForbiddenError, InputError, NotFoundError, TooLargeError
 from tunefleet.orchestrator.access.permissions import Actor, FederationActor
-from tunefleet.orchestrator.federation import participants, signed_links
+from tunefleet.orchestrator.federation import delegated_access, participants
 from tunefleet.orchestrator.federation.participants import may_manage, may_take_part, may_view
 from tunefleet.orchestrator.federation.updates import intake
 from tunefleet.orchestrator.federation.updates.archive_layout import find_adapter, find_recipes_adapter, is_tokenizer
@@ -174,7 +174,7 @@ def test_names_of_workers_are_texts_and_whole_numbers() -> None:
 
 
 def test_a_link_names_the_federation_as_its_asker_does() -> None:
-    sign = signed_links.Signer(SECRET, "https://lab.example.org", 1_900_000_000)
+    sign = delegated_access.Signer(SECRET, "https://lab.example.org", 1_900_000_000)
     by_number, by_id = sign.version(ROW.id, 7, 3, "d" * 64), sign.version(ROW.id, ROW.id, 3, "d" * 64)
     assert by_number.startswith("https://lab.example.org/api/training/checkpoints/7/download?version=3&expires=19")
     assert by_number.partition("signature=")[2] == by_id.partition("signature=")[2], "it is the same thing"

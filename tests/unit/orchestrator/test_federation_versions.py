@@ -23,8 +23,8 @@ from tunefleet.db.repositories import artifacts as rows
 from tunefleet.db.repositories import events
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.orchestrator.access import permissions
-from tunefleet.orchestrator.federation import service, version_archives, versions
-from tunefleet.orchestrator.federation.version_archives import archived, with_archive
+from tunefleet.orchestrator.federation import adapter_files, service, versions
+from tunefleet.orchestrator.federation.adapter_files import archived, with_archive
 from tunefleet.orchestrator.federation.versions import PendingLookups
 from tunefleet.orchestrator.storage import artifacts, garbage_collection
 from tunefleet.schemas.api import FileEntry
@@ -125,7 +125,7 @@ async def test_the_archive_is_made_when_somebody_asks_and_once(
         made.append(1)
         return archived(*given)
 
-    monkeypatch.setattr(version_archives, "archived", watched)
+    monkeypatch.setattr(adapter_files, "archived", watched)
     group = await published(lab, tmp_path / "files")
     assert ((await group.version()).archive_sha256, made) == (None, [])
     found = await asyncio.gather(*(group.packed() for _ in range(8)))
@@ -147,7 +147,7 @@ async def test_two_servers_that_make_one_archive_agree(
         both.wait()
         return archived(*given)
 
-    monkeypatch.setattr(version_archives, "archived", together)
+    monkeypatch.setattr(adapter_files, "archived", together)
     # The locks of the other server are its own.
     other = replace(lab.core, _states={})
     row = await lab.core.read(partial(federation_versions.get, federation_seq=group.made.number, version=1))

@@ -14,7 +14,7 @@ from tunefleet.db.rows import TaskRow
 from tunefleet.orchestrator.preflight import explain
 from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.orchestrator.tasks import tasks
-from tunefleet.orchestrator.telemetry import events
+from tunefleet.orchestrator.telemetry import live_feed
 from tunefleet.schemas.worker_link import Offer
 
 NODES = TRAIN + "  resources: {nodes: 2, hardware: {gpu: {count: 0}}}\n  retry: {max_attempts: 2, backoff_s: 0}\n"
@@ -110,7 +110,9 @@ async def test_a_worker_that_does_not_come_costs_the_others_nothing_and_is_named
     head.holding.clear()
     opened = await lab.core.read(attempts.all_open)
     assert opened == []
-    told = [each for each in await events.after(lab.core, lab.admin, 0, limit=100) if each.kind == "task.message"]
+    told = [
+        each for each in await live_feed.events_after(lab.core, lab.admin, 0, limit=100) if each.kind == "task.message"
+    ]
     assert [f"The worker {absent.id} did not accept node 1 in time" in each.data["message"] for each in told] == [True]
     (again, other), _ = await offered(lab, workers)
     assert absent.id not in {again.id, other.id}

@@ -13,11 +13,11 @@ from sqlalchemy import Table, func, select
 
 from tests.unit.orchestrator.journalled import launch, metric, read
 from tests.unit.orchestrator.lab import FakeWorker, Lab
-from tunefleet.db.repositories import journal, journal_totals, training_protocol
+from tunefleet.db.repositories import journal, training_protocol
 from tunefleet.db.tables.core import journal_records, launches, metric_points
 from tunefleet.db.tables.operations import reported_predictions
 from tunefleet.errors import InputError
-from tunefleet.orchestrator.telemetry import events, journal_limits
+from tunefleet.orchestrator.telemetry import journal_limits, live_feed
 from tunefleet.orchestrator.training_protocol import job_metrics, predictions, registered_jobs
 from tunefleet.schemas.training_protocol.jobs import JobRegistration
 from tunefleet.schemas.training_protocol.reports import PredictionItem, ReportedPoint
@@ -33,7 +33,7 @@ def event(number: int) -> dict[str, Any]:
 
 async def told(lab: Lab, task_id: str) -> list[str]:
     """Return the names of the warnings that a task's history has, in their order."""
-    page = await events.after(lab.core, lab.admin, 0, kinds=["task.message"])
+    page = await live_feed.events_after(lab.core, lab.admin, 0, kinds=["task.message"])
     return [each.data["name"] for each in page if each.task_id == task_id and each.data["level"] == "warning"]
 
 
@@ -42,8 +42,8 @@ async def count(lab: Lab, table: Table) -> int:
                                    .scalar_one()))  # fmt: skip
 
 
-async def kept(lab: Lab, task_id: str) -> journal_totals.RoomRow:
-    found = await lab.core.read(partial(journal_totals.get, task_id=task_id))
+async def kept(lab: Lab, task_id: str) -> journal.JournalTotalsRow:
+    found = await lab.core.read(partial(journal.totals, task_id=task_id))
     assert found is not None
     return found
 
@@ -134,7 +134,7 @@ async def test_nothing_is_left_of_the_room_of_a_task_that_is_removed(
     await send(lab, offer, [launch("l1"), metric(1)])
     await worker.finish(offer.token)
     await lab.core.write(partial(journal.delete_of_tasks, task_ids=[offer.task_id]))
-    assert await lab.core.read(partial(journal_totals.get, task_id=offer.task_id)) is None
+    assert await lab.core.read(partial(journal.totals, task_id=offer.task_id)) is None
 
 
 async def registered(lab: Lab) -> tuple[str, str]:

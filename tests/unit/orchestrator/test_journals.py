@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from tests.unit.orchestrator.journalled import launch, metric, read
 from tests.unit.orchestrator.lab import FakeWorker, Lab
 from tunefleet.db import Connection
-from tunefleet.db.repositories import journal, journal_totals
+from tunefleet.db.repositories import journal
 from tunefleet.errors import ConflictError, NotFoundError, OffsetConflict
-from tunefleet.observability.scrub import scrub, scrub_bytes
+from tunefleet.observability.logs import scrub, scrub_bytes
 from tunefleet.orchestrator.tasks import tasks
-from tunefleet.orchestrator.telemetry import events, ingest, journal_limits, live_feed, logs, series
+from tunefleet.orchestrator.telemetry import ingest, journal_limits, live_feed, logs, series
 from tunefleet.orchestrator.telemetry.curves import Column, Curves, downsample
 from tunefleet.schemas.worker_link import JournalBatch, Offer
 
@@ -82,10 +82,10 @@ async def test_of_other_records_so_many_are_kept_and_an_event_says_so(
         cursor = await lab.journal(offer.token, "l1", records[cursor : cursor + 3], from_seq=cursor)
     assert cursor == len(records)
     assert await steps(lab, offer.task_id) == [1, 2]
-    kept = await lab.core.read(partial(journal_totals.get, task_id=offer.task_id))
+    kept = await lab.core.read(partial(journal.totals, task_id=offer.task_id))
     assert kept is not None
     assert 8 <= kept.records <= 12
-    page = await events.after(lab.core, lab.admin, 0)
+    page = await live_feed.events_after(lab.core, lab.admin, 0)
     told = [each.data for each in page if each.kind == "task.message" and each.task_id == offer.task_id]
     assert sum(each["name"] == "journal.full" for each in told) == 1
     assert len(told) <= 12
@@ -238,7 +238,7 @@ async def test_events_checkpoints_and_progress_are_told_once(lab: Lab, running: 
     ]
     for _ in range(2):
         await lab.journal(offer.token, "l1", records)
-    told = await events.after(lab.core, lab.admin, 0, kinds=["task.message", "checkpoint.saved"])
+    told = await live_feed.events_after(lab.core, lab.admin, 0, kinds=["task.message", "checkpoint.saved"])
     assert [(e.kind, e.task_id) for e in told] == [("task.message", offer.task_id), ("checkpoint.saved", offer.task_id)]
     assert "bob" not in told[0].data["message"]
     assert told[1].data["step"] == 5
@@ -389,7 +389,7 @@ async def test_no_record_is_so_odd_that_it_holds_up_the_others(
     _, offer = running
     assert await lab.journal(offer.token, "l1", [record, metric(1)]) == 2
     assert 1 in await steps(lab, offer.task_id)
-    assert await events.after(lab.core, lab.admin, 0)
+    assert await live_feed.events_after(lab.core, lab.admin, 0)
 
 
 async def unreadable(lab: Lab, task_id: str) -> int:

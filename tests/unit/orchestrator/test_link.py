@@ -13,7 +13,7 @@ from tunefleet.errors import AuthError, ConflictError, ForbiddenError, NotFoundE
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.orchestrator.tasks import tasks
-from tunefleet.orchestrator.telemetry import events
+from tunefleet.orchestrator.telemetry import live_feed
 from tunefleet.orchestrator.workers import workers
 from tunefleet.schemas.api import EventView
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, Finish, Reached
@@ -343,7 +343,7 @@ async def test_exchanges_of_many_tasks_are_one_operation(lab: Lab) -> None:
 
 
 async def _events(lab: Lab, task_id: str) -> list[EventView]:
-    return await events.after(lab.core, lab.admin, 0, task_id=task_id, limit=1000)
+    return await live_feed.events_after(lab.core, lab.admin, 0, task_id=task_id, limit=1000)
 
 
 async def test_what_a_worker_sent_before_it_left_does_not_bring_it_back(lab: Lab) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from tunefleet.artifacts import FolderStore
 from tunefleet.cli.main import run
-from tunefleet.db.backup import archive
+from tunefleet.db.backup import restore, write
 from tunefleet.errors import StoreError
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.access.permissions import Actor
@@ -212,12 +212,12 @@ async def test_files_that_are_newer_than_a_restored_backup_stay(tmp_path: Path) 
     folder = tmp_path / "data"
     await filled(folder)
     backup = tmp_path / "fleet.zip"
-    archive.write(folder / "tunefleet.db", backup)
+    write(folder / "tunefleet.db", backup)
     core = open_context(settings(folder))
     newer = await store(core, b"newer than the backup")
     core.close()
     age(folder)
-    archive.restore(backup, folder / "tunefleet.db", folder, force=True)
+    restore(backup, folder / "tunefleet.db", folder, force=True)
     core = open_context(settings(folder))
     await garbage_collection.collect(core)
     assert core.blobs.has(newer)

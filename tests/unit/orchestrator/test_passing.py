@@ -8,7 +8,7 @@ from tests.unit.orchestrator.lab import Lab
 from tests.unit.orchestrator.pipelines import Pipelines, stage
 from tunefleet.artifacts import manifest_digest
 from tunefleet.orchestrator.storage import artifacts
-from tunefleet.orchestrator.workflows import edges as task_edges
+from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import ArtifactCreate
 
 TRAIN: dict[str, Any] = {
@@ -31,10 +31,10 @@ async def test_the_adapter_that_a_later_stage_loads_stands_at_its_edge(lab: Lab)
         entry = await lab.upload(who, name.encode())
         body = ArtifactCreate(name=name, kind=kind, files=(entry,), digest=manifest_digest([entry]))
         await artifacts.publish(lab.core, who, body, task_id=offer.task_id)
-    edges = {edge.target: edge for edge in await task_edges.edges(lab.core, lab.admin, made.id)}
+    edges = {edge.target: edge for edge in await workflows.edges(lab.core, lab.admin, made.id)}
     assert edges[ids["second"]].artifacts == ()
     await pipe.end(offer, {"ok": True})
-    edges = {edge.target: edge for edge in await task_edges.edges(lab.core, lab.admin, made.id)}
+    edges = {edge.target: edge for edge in await workflows.edges(lab.core, lab.admin, made.id)}
     (passed,) = edges[ids["second"]].artifacts
     assert (passed.name, passed.kind, passed.task_id, passed.size_bytes) == ("final_lora", "adapter", ids["first"], 10)
     assert edges[ids["second"]].values == ("task_id",)

@@ -12,7 +12,7 @@ from tunefleet.errors import ConflictError, SpecError
 from tunefleet.orchestrator.preflight import explain as why_service
 from tunefleet.orchestrator.storage import artifacts
 from tunefleet.orchestrator.tasks import control, tasks
-from tunefleet.orchestrator.telemetry import events
+from tunefleet.orchestrator.telemetry import live_feed
 from tunefleet.orchestrator.training_protocol.offers import polled
 from tunefleet.orchestrator.workflows import prune, reruns, workflows
 from tunefleet.schemas.api import SubmitRequest
@@ -51,7 +51,7 @@ async def test_a_stage_begins_with_what_the_stage_before_it_found(pipe: Pipeline
     assert detail.spec["data"] == data, "what the user wrote stays to be seen"
     assert detail.resolved is not None
     assert detail.resolved["data"]["items"] == ["found", f"by {first.id}"]
-    kinds = [e.kind for e in await events.after(pipe.lab.core, pipe.lab.admin, 0, task_id=second.id)]
+    kinds = [e.kind for e in await live_feed.events_after(pipe.lab.core, pipe.lab.admin, 0, task_id=second.id)]
     assert kinds == ["task.pending", "task.queued", "task.offered", "task.started", "task.completed"]
 
 
@@ -328,7 +328,7 @@ async def test_fault_02_an_end_that_is_said_again_is_known_and_moves_nothing_twi
     for _ in range(3):  # the answer was lost, so the worker says it again
         assert offer.token in (await pipe.worker.exchange(finishes=(finish,))).finished
     assert await pipe.states(flow) == {"a": "completed", "b": "queued"}
-    told = await events.after(pipe.lab.core, pipe.lab.admin, 0, task_id=flow.tasks[1].id)
+    told = await live_feed.events_after(pipe.lab.core, pipe.lab.admin, 0, task_id=flow.tasks[1].id)
     assert [event.kind for event in told] == ["task.pending", "task.queued"]
 
 

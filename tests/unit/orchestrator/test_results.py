@@ -18,7 +18,7 @@ from tunefleet.orchestrator.storage import artifacts, signed_urls
 from tunefleet.orchestrator.storage import result_files as results
 from tunefleet.orchestrator.storage.signed_urls import Signature
 from tunefleet.schemas.api import ArtifactCreate, FileEntry
-from tunefleet.schemas.compat.task_results import ResultEnvelope
+from tunefleet.schemas.worker_guide import ResultEnvelope
 
 PUBLIC = "https://ai.example.org/fleet"
 

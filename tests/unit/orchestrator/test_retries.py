@@ -15,7 +15,7 @@ from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.preflight import explain as why_service
 from tunefleet.orchestrator.scheduling import reaper, scheduler
 from tunefleet.orchestrator.tasks.retry_decision import MAX_BACKOFF_S, MAX_LOST, finalize, reason_of
-from tunefleet.orchestrator.telemetry import events
+from tunefleet.orchestrator.telemetry import live_feed
 from tunefleet.orchestrator.workers import workers
 
 RETRY = TRAIN + "  retry: {max_attempts: 3, backoff_s: 10}\n"
@@ -114,7 +114,7 @@ async def test_a_failed_attempt_is_placed_again_after_its_pause(lab: Lab) -> Non
         (1, "finished", "crashed"),
         (2, "finished", "finished"),
     ]
-    kinds = [e.kind for e in await events.after(lab.core, lab.admin, 0, task_id=task_id)]
+    kinds = [e.kind for e in await live_feed.events_after(lab.core, lab.admin, 0, task_id=task_id)]
     assert kinds.count("task.retrying") == 1
 
 
@@ -172,7 +172,7 @@ async def test_after_three_void_offers_a_worker_is_cordoned_for_the_kind(lab: La
         await lab.submit()
         assert await worker.offers()
         await lab.sweep(lab.core.settings.accept_within_s + 2, alive=(worker,))
-    kinds = [e.kind for e in await events.after(lab.core, lab.admin, 0)]
+    kinds = [e.kind for e in await live_feed.events_after(lab.core, lab.admin, 0)]
     assert kinds.count("worker.cordoned") == 1
     fresh = await lab.submit()
     assert await worker.offers() == ()
@@ -209,7 +209,7 @@ async def test_an_accept_clears_the_strikes(lab: Lab) -> None:
     await lab.submit()
     await worker.offers()
     await lab.sweep(lab.core.settings.accept_within_s + 2, alive=(worker,))
-    assert "worker.cordoned" not in [e.kind for e in await events.after(lab.core, lab.admin, 0)]
+    assert "worker.cordoned" not in [e.kind for e in await live_feed.events_after(lab.core, lab.admin, 0)]
 
 
 async def test_a_silent_worker_is_given_up_and_its_task_placed_anew(lab: Lab) -> None:

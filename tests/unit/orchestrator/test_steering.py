@@ -11,7 +11,7 @@ from tunefleet.errors import ConflictError, ForbiddenError, InputError, NotFound
 from tunefleet.executors.registry import installed
 from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.tasks import control, tasks
-from tunefleet.orchestrator.telemetry import events
+from tunefleet.orchestrator.telemetry import live_feed
 from tunefleet.orchestrator.workflows import reruns
 from tunefleet.schemas.api import CommandRequest
 from tunefleet.schemas.control import ControlCommand
@@ -26,7 +26,7 @@ async def running(lab: Lab, worker_id: str = "w1") -> tuple[str, FakeWorker, Off
 
 
 async def kinds(lab: Lab, task_id: str) -> list[str]:
-    return [event.kind for event in await events.after(lab.core, lab.admin, 0, task_id=task_id)]
+    return [event.kind for event in await live_feed.events_after(lab.core, lab.admin, 0, task_id=task_id)]
 
 
 def done(command_id: str, state: str = "durable", **more: object) -> CommandOutcome:

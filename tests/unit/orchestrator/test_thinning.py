@@ -13,7 +13,7 @@ from tests.unit.orchestrator.journalled import launch, metric, read
 from tests.unit.orchestrator.lab import FakeWorker, Lab
 from tunefleet.db.repositories import journal
 from tunefleet.db.tables.core import metric_points
-from tunefleet.orchestrator.telemetry import events, point_retention
+from tunefleet.orchestrator.telemetry import journal_limits, live_feed
 from tunefleet.schemas.worker_link import Offer
 
 KEPT = 1000
@@ -37,7 +37,7 @@ async def send(lab: Lab, offer: Offer, records: list[dict[str, Any]], cursor: in
 
 @pytest.mark.parametrize(("cursor", "times"), [(0, 0), (999, 0), (1000, 1), (1249, 1), (1250, 2), (5_000_000, 19_997)])
 def test_a_launch_is_thinned_each_time_that_a_quarter_of_the_limit_has_come(cursor: int, times: int) -> None:
-    assert point_retention.times(cursor, KEPT) == times
+    assert journal_limits.times_thinned(cursor, KEPT) == times
 
 
 @pytest.mark.usefixtures("few")
@@ -117,6 +117,6 @@ async def test_a_chart_that_was_looked_at_before_shows_what_is_left(
 async def test_one_event_says_from_when_on_points_are_thinned(lab: Lab, running: tuple[FakeWorker, Offer]) -> None:
     _, offer = running
     await send(lab, offer, [launch("l1"), *(metric(step) for step in range(1, 4000))], 0)
-    told = await events.after(lab.core, lab.admin, 0, kinds=["task.message"])
+    told = await live_feed.events_after(lab.core, lab.admin, 0, kinds=["task.message"])
     (said,) = [each.data for each in told if each.data.get("name") == "metrics.thinned"]
     assert "1,000 points (TUNEFLEET_SERIES_POINTS)" in said["message"]

@@ -12,7 +12,7 @@ from tunefleet.orchestrator.preflight import explain as why_service
 from tunefleet.orchestrator.scheduling import scheduler
 from tunefleet.orchestrator.storage import artifacts
 from tunefleet.orchestrator.tasks import tasks
-from tunefleet.orchestrator.telemetry import events
+from tunefleet.orchestrator.telemetry import live_feed
 from tunefleet.orchestrator.workflows import reruns, workflows
 from tunefleet.schemas.api import SubmitRequest
 from tunefleet.schemas.worker_link import Gpu
@@ -23,7 +23,7 @@ async def test_a_wrong_document_stores_nothing(lab: Lab) -> None:
         await lab.submit(ECHO.replace("taskType: echo", "taskType: ecco"))
     assert caught.value.faults[0].line == 4
     assert (await workflows.list_(lab.core, lab.admin)).items == ()
-    assert await events.after(lab.core, lab.admin, 0) == []
+    assert await live_feed.events_after(lab.core, lab.admin, 0) == []
     reply = workflows.validate(ECHO.replace("data", "dta"))
     assert not reply.ok
     assert reply.faults
@@ -258,23 +258,23 @@ async def test_a_removed_task_leaves_nothing(lab: Lab) -> None:
     assert (await worker.exchange()).discard == (task_id,)
     assert (await worker.exchange(discarded=(task_id,))).discard == ()
     assert (await worker.exchange()).discard == ()
-    assert await events.after(lab.core, lab.admin, 0, task_id=task_id) == []
+    assert await live_feed.events_after(lab.core, lab.admin, 0, task_id=task_id) == []
     assert (await workflows.list_(lab.core, lab.admin)).items == ()
 
 
 async def test_events_are_paged_by_the_last_id(lab: Lab) -> None:
     first, second = await lab.submit(), await lab.submit()
-    everything = await events.after(lab.core, lab.admin, 0)
+    everything = await live_feed.events_after(lab.core, lab.admin, 0)
     seen, last = [], 0
-    while page := await events.after(lab.core, lab.admin, last, limit=1):
+    while page := await live_feed.events_after(lab.core, lab.admin, last, limit=1):
         seen += page
         last = page[-1].id
     assert seen == everything
-    assert last == await events.last_id(lab.core, lab.admin)
-    mine = await events.after(lab.core, lab.admin, 0, task_id=second)
+    assert last == await live_feed.last_event_id(lab.core, lab.admin)
+    mine = await live_feed.events_after(lab.core, lab.admin, 0, task_id=second)
     assert {event.task_id for event in mine} == {second}
     flow = (await lab.task(first)).workflow_id
-    theirs = await events.after(lab.core, lab.admin, 0, workflow_id=flow)
+    theirs = await live_feed.events_after(lab.core, lab.admin, 0, workflow_id=flow)
     assert [event.kind for event in theirs] == ["workflow.submitted", "task.queued"]
-    only = await events.after(lab.core, lab.admin, 0, kinds=["task.queued"])
+    only = await live_feed.events_after(lab.core, lab.admin, 0, kinds=["task.queued"])
     assert [event.task_id for event in only] == [first, second]

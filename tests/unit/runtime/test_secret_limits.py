@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tunefleet.errors import InputError, SpecError
-from tunefleet.runtime.secrets.resolver import Secrets
+from tunefleet.runtime.secrets import Secrets
 
 KEY = "${secret:WANDB}"
 HOSTS = "WANDB: {hosts: [api.wandb.ai, '*.inner.org', 'one.org:8443']}"

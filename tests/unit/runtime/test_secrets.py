@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunefleet.errors import InputError
-from tunefleet.runtime.secrets.resolver import Redaction, Secrets
+from tunefleet.runtime.secrets import Redaction, Secrets
 
 
 def file(folder: Path, name: str, text: str, mode: int = 0o600) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tunefleet.errors import InputError, MachineError, TunefleetError
-from tunefleet.simulation import plan, plot, profile, redis_process
+from tunefleet.simulation import curves, plan, redis_process
 from tunefleet.simulation.load_run import BATCH, documents
 from tunefleet.spec import parse_workflow
 
@@ -40,10 +40,10 @@ def test_what_cannot_be_read_says_how_to_write_it(read: object, text: str) -> No
 
 
 def test_a_seed_draws_the_same_fleet_and_another_one_another() -> None:
-    fleet = [profile.capabilities(MIXED, number) for number in range(50)]
-    assert fleet == [profile.capabilities(MIXED, number) for number in range(50)]
+    fleet = [plan.capabilities(MIXED, number) for number in range(50)]
+    assert fleet == [plan.capabilities(MIXED, number) for number in range(50)]
     other = MIXED.model_copy(update={"seed": 8})
-    assert [each.gpus for each in fleet] != [profile.capabilities(other, number).gpus for number in range(50)]
+    assert [each.gpus for each in fleet] != [plan.capabilities(other, number).gpus for number in range(50)]
     assert {gpu.name for each in fleet for gpu in each.gpus} == {"RTX 4090", "A100", "H100"}
     assert all(each.tags == (MIXED.tag, "simulated") for each in fleet)
 
@@ -64,12 +64,12 @@ def test_documents_hold_every_task_once_are_valid_and_ask_for_what_there_is() ->
 
 def test_a_plot_that_cannot_be_drawn_is_refused_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="SVG"):
-        plot.check(tmp_path / "a.png")
+        curves.check(tmp_path / "a.png")
     with pytest.raises(InputError, match="does not exist"):
-        plot.check(tmp_path / "no" / "a.svg")
-    monkeypatch.setattr(plot, "find_spec", lambda _: None)
+        curves.check(tmp_path / "no" / "a.svg")
+    monkeypatch.setattr(curves, "find_spec", lambda _: None)
     with pytest.raises(MachineError) as caught:
-        plot.check(tmp_path / "a.svg")
+        curves.check(tmp_path / "a.svg")
     assert "[examples]" in str(caught.value.hint)
 
 

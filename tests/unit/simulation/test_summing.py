@@ -14,11 +14,20 @@ from tunefleet.cli.console import say
 from tunefleet.cli.local_cluster import simulate_views
 from tunefleet.errors import InputError
 from tunefleet.schemas.api import TaskView
-from tunefleet.simulation import curves, plot
+from tunefleet.simulation import curves
 from tunefleet.simulation.held_attempt import Trace
-from tunefleet.simulation.load_report import CrowdEnd, Report, Sample, ServerCost, rate, spread
+from tunefleet.simulation.load_report import (
+    CrowdEnd,
+    LoadResult,
+    Report,
+    Sample,
+    ServerCost,
+    rate,
+    report_of,
+    spread,
+    tasks_to_inspect,
+)
 from tunefleet.simulation.plan import Plan
-from tunefleet.simulation.totals import LoadResult, report, tasks_to_inspect
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -49,7 +58,7 @@ def found(
 ) -> Report:
     end = CrowdEnd.model_validate({**PLAIN, "traces": traces, **more})
     plan = Plan(workers=2, tasks=len(tasks))
-    return report(LoadResult(plan, "http", True, ended, 2.0, tasks, [end], {"wf": 0.5}, {"wf": 0.7}, given_up or {}))
+    return report_of(LoadResult(plan, "http", True, ended, 2.0, tasks, [end], {"wf": 0.5}, {"wf": 0.7}, given_up or {}))
 
 
 def test_a_whole_load_has_lost_and_doubled_nothing() -> None:
@@ -152,7 +161,7 @@ def _drawn(file: Path) -> tuple[list[list[tuple[float, float]]], list[str]]:
 
 def test_a_load_is_drawn_over_time(tmp_path: Path) -> None:
     required("matplotlib")
-    plot.draw_load(_at(10, 101.0), tmp_path / "one.svg")
+    curves.draw_load(_at(10, 101.0), tmp_path / "one.svg")
     lines, labels = _drawn(tmp_path / "one.svg")
     assert [len(points) for points in lines] == [2, 1, 2], "of the processor one sample has nothing"
     assert {"server memory, MiB", "server CPU, cores", "ended tasks", "seconds"} <= set(labels)
@@ -165,7 +174,7 @@ def test_a_load_is_drawn_over_time(tmp_path: Path) -> None:
 def test_a_series_is_drawn_over_its_loads(tmp_path: Path) -> None:
     required("matplotlib")
     series = curves.series([_at(10, 101.0), _at(100, 110.0), _at(1000, 200.0)])
-    plot.draw_series(series, tmp_path / "more.svg")
+    curves.draw_series(series, tmp_path / "more.svg")
     lines, labels = _drawn(tmp_path / "more.svg")
     assert [len(points) for points in lines] == [3] * len(series.curves)
     assert labels.count("workers") == len(series.curves)
@@ -183,4 +192,4 @@ def test_a_plot_that_could_not_be_written_is_refused_before_anything_is_measured
 ) -> None:
     required("matplotlib")
     with pytest.raises(InputError, match=words):
-        plot.check(tmp_path / name)
+        curves.check(tmp_path / name)

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from tunefleet.errors import InputError, SpecError
-from tunefleet.observability import scrub
-from tunefleet.orchestrator import pagination
+from tunefleet.observability import logs
 from tunefleet.orchestrator.training_protocol.failure_analysis import traceback_of
+from tunefleet.orchestrator.views import before_cursor
 from tunefleet.spec import deep_set
 from tunefleet.spec import text as module
 from tunefleet.spec.base import is_url
@@ -38,14 +38,14 @@ def test_a_number(key: str) -> None:
 
 def test_a_name_in_a_query() -> None:
     text = f"http://h/?{'sig' * (N // 3)}&token=abc"
-    assert scrub.scrub(text) == text.replace("abc", "***")
-    assert scrub.scrub("http://h/?X-Amz-Signature=abc") == "http://h/?X-Amz-Signature=***"
+    assert logs.scrub(text) == text.replace("abc", "***")
+    assert logs.scrub("http://h/?X-Amz-Signature=abc") == "http://h/?X-Amz-Signature=***"
 
 
 def test_a_cursor() -> None:
-    assert pagination.before("17") == 17
+    assert before_cursor("17") == 17
     with pytest.raises(InputError, match="is not a cursor") as caught:
-        pagination.before("9" * N)
+        before_cursor("9" * N)
     assert len(str(caught.value)) < 200
 
 

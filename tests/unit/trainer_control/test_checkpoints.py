@@ -22,7 +22,7 @@ from tunefleet.trainer_control.checkpoints.manifest import (
     newest_valid,
     supersede_beyond,
 )
-from tunefleet.trainer_control.checkpoints.retention import retain
+from tunefleet.trainer_control.checkpoints.resume import retain
 
 
 def make(folder: Path, step: int, *, finish: bool = True, text: str = "weights") -> Path:

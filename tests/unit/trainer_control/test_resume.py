@@ -15,8 +15,7 @@ from tests.libraries import required
 from tunefleet import trainer_control
 from tunefleet.trainer_control import session as session_module
 from tunefleet.trainer_control.checkpoints.manifest import finish_checkpoint, list_complete
-from tunefleet.trainer_control.checkpoints.resume import ResumeError, await_decision, decide
-from tunefleet.trainer_control.checkpoints.retention import protected_names, retain
+from tunefleet.trainer_control.checkpoints.resume import ResumeError, await_decision, decide, protected_names, retain
 
 
 def save(folder: Path, step: int, launch: str | None = None) -> Path:

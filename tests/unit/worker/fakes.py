@@ -20,16 +20,15 @@ from tunefleet.executors.base import JobExecutor, Output
 from tunefleet.executors.data_and_echo import EchoExecutor
 from tunefleet.executors.registry import Registry
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.schemas.compat.task_results import ResultFile
 from tunefleet.schemas.control import CommandState, ControlReply
 from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
+from tunefleet.schemas.worker_guide import ResultFile
 from tunefleet.schemas.worker_link import Capabilities, FinishOutcome, JournalBatch
 from tunefleet.worker.context import WorkerContext
-from tunefleet.worker.inputs import InputStore
 from tunefleet.worker.interfaces import Handle, Sink
 from tunefleet.worker.outbox import Outbox
 from tunefleet.worker.state import AttemptRecord, StateFolder
-from tunefleet.worker.transfers import Transfers
+from tunefleet.worker.transfers import InputStore, Transfers
 from tunefleet.worker.worker import Worker
 
 logger = logging.getLogger(__name__)

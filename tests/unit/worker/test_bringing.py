@@ -15,8 +15,8 @@ import pytest
 from tests.unit.worker.fakes import Running, World
 from tunefleet.client.transfer import OnProgress, ignore_progress
 from tunefleet.errors import ForbiddenError, InputError, NotFoundError
-from tunefleet.runtime.secrets.resolver import Secrets
-from tunefleet.schemas.compat.task_results import ResultFile
+from tunefleet.runtime.secrets import Secrets
+from tunefleet.schemas.worker_guide import ResultFile
 from tunefleet.schemas.worker_link import InputRef, Offer
 from tunefleet.worker.context import WorkerContext
 from tunefleet.worker.interfaces import Delivery

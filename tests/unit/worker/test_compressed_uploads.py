@@ -17,7 +17,7 @@ from tunefleet.client.attempt import AttemptClient
 from tunefleet.schemas.job_folder import JobFolder, Keep
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.trainer_control.checkpoints.manifest import finish_checkpoint, invalid_reason
-from tunefleet.trainer_control.checkpoints.retention import protected_names
+from tunefleet.trainer_control.checkpoints.resume import protected_names
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.outputs import uploads
 from tunefleet.worker.outputs.uploads import CheckpointUploads

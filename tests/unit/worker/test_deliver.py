@@ -6,7 +6,7 @@ import json
 from typing import Any, cast
 
 from tunefleet.errors import TooLargeError
-from tunefleet.runtime.secrets.resolver import Redaction
+from tunefleet.runtime.secrets import Redaction
 from tunefleet.schemas.worker_link import JournalBatch
 from tunefleet.worker.interfaces import Delivery
 from tunefleet.worker.outputs.deliver import _AttemptSink

@@ -12,8 +12,8 @@ import pytest
 
 from tests.unit.worker.fakes import FakeEnd, Running, World
 from tunefleet.errors import InputError, StoreError
-from tunefleet.runtime.secrets.resolver import Secrets
-from tunefleet.schemas.compat.task_results import ResultEnvelope
+from tunefleet.runtime.secrets import Secrets
+from tunefleet.schemas.worker_guide import ResultEnvelope
 from tunefleet.worker.outputs.destinations import DeliveryError, Destination
 from tunefleet.worker.transfers import Transfers
 

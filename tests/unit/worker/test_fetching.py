@@ -14,8 +14,8 @@ import pytest
 from tests.unit.worker.fakes import Running, World
 from tunefleet.client.transfer import OnProgress, Progress, ignore_progress
 from tunefleet.errors import UnreachableError
-from tunefleet.schemas.compat.task_results import ResultFile
 from tunefleet.schemas.job_folder import JobStatus
+from tunefleet.schemas.worker_guide import ResultFile
 from tunefleet.schemas.worker_link import InputRef, ResumeFrom
 from tunefleet.worker.jobs import fetch_progress
 

@@ -13,7 +13,7 @@ from tunefleet.schemas.worker_link import ExchangeReply, Load
 from tunefleet.settings import WorkerSettings
 from tunefleet.worker import main
 from tunefleet.worker.machine import probe
-from tunefleet.worker.machine.heartbeat import Heartbeat
+from tunefleet.worker.machine.probe import Heartbeat
 from tunefleet.worker.outbox import Outbox
 
 

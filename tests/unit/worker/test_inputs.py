@@ -12,7 +12,7 @@ import pytest
 
 from tunefleet.errors import ArtifactError, UnreachableError
 from tunefleet.schemas.worker_link import InputRef
-from tunefleet.worker.inputs import InputStore
+from tunefleet.worker.transfers import InputStore
 
 REF = InputRef(digest="ab" * 32, name="rows")
 

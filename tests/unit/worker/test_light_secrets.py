@@ -9,7 +9,7 @@ import pytest
 from tunefleet.errors import InputError
 from tunefleet.executors.base import LightExecutor
 from tunefleet.executors.data_and_echo import EchoExecutor
-from tunefleet.runtime.secrets.resolver import Secrets
+from tunefleet.runtime.secrets import Secrets
 from tunefleet.schemas.worker_link import MergedTask, Offer
 from tunefleet.worker.jobs.inline_tasks import run_light
 

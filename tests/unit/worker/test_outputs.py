@@ -14,7 +14,7 @@ from tests.unit.worker.fakes import Running, World
 from tunefleet.artifacts import Packing, hash_file
 from tunefleet.executors.base import Output, ResultError
 from tunefleet.executors.data_and_echo import EchoExecutor
-from tunefleet.runtime.secrets.resolver import Secrets
+from tunefleet.runtime.secrets import Secrets
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.worker.jobs.inline_tasks import run_light

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.worker.fakes import FakeEnd, FakeJob, Running, World
 from tunefleet.executors.base import LightExecutor
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.runtime.secrets.resolver import Secrets
+from tunefleet.runtime.secrets import Secrets
 from tunefleet.schemas.worker_link import Finish, MergedTask, Offer
 from tunefleet.worker.jobs.discard import Discarder
 from tunefleet.worker.jobs.inline_tasks import LightTasks

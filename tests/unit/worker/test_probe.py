@@ -16,8 +16,8 @@ from tunefleet.runtime.gpu.info import GpuFigures
 from tunefleet.schemas.worker_link import ExecutorOffer, Offer
 from tunefleet.settings import WorkerSettings
 from tunefleet.worker import main as worker_main
-from tunefleet.worker.machine import hub, probe
-from tunefleet.worker.machine.changes import ChangeDetector
+from tunefleet.worker.machine import probe
+from tunefleet.worker.verbs import ChangeDetector
 
 GIB = 1 << 30
 MACHINE = (
@@ -109,7 +109,7 @@ def test_cores_are_those_of_the_container(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_cache_tells_when_something_was_fetched_whole_or_removed(tmp_path: Path) -> None:
-    cache = ChangeDetector(lambda: hub.cached(tmp_path / "hub"))
+    cache = ChangeDetector(lambda: probe.cached_models(tmp_path / "hub"))
     assert not cache.changed(), "it need not exist"
     model = tmp_path / "hub" / "models--org--one"
     (model / "blobs").mkdir(parents=True)

@@ -210,7 +210,7 @@ def test_records_that_the_server_lacks_are_shipped_again(world: World) -> None:
 
 
 def test_a_cancel_gets_through_once_a_full_disk_has_room(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tunefleet.worker.jobs.job_end._CANCEL_PAUSE_S", 0.01)
+    monkeypatch.setattr("tunefleet.worker.jobs.command_dispatch._CANCEL_PAUSE_S", 0.01)
     token = world.server.offer()
     with Running(world) as running:
         job = world.job()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.analysis.memory.estimate import Load, Shape, estimate
+from tunefleet.analysis.memory import Load, Shape, estimate
 from tunefleet.spec import load_task_spec
 from tunefleet.workloads import assets
 

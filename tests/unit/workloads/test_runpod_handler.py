@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.campaign.merging import runpod_wire
+from tunefleet.campaign import runpod
 from tunefleet.errors import InputError
 
 
@@ -78,7 +78,7 @@ async def test_how_a_merge_ended_is_said_in_words_that_the_campaign_reads(
     monkeypatch.setattr(handlers, "_ran", ran)
     found = await handler({"id": "job-1", "input": INPUT})
     assert found == {"error": said, "status": "failed"}
-    assert sentence in str(runpod_wire.failure(found["error"]))
+    assert sentence in str(runpod.merge_failure(found["error"]))
     assert environments[0]["HF_TOKEN"] == TOKEN
     assert not [name for name in environments[0] if name.startswith("RUNPOD_")]
 

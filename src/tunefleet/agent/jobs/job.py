@@ -1,27 +1,100 @@
-"""One job of the agent: its record, its state changes, and reads of its files. `job_run.py` runs it."""
+"""One job of the agent: its record (`agent.json`), its state changes, and reads of its files."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+from pydantic import Field, ValidationError
 
 from tunefleet.agent.jobs.journal import JournalReader, JournalState
 from tunefleet.agent.jobs.logtext import LogPages, LogTimes, stamped
-from tunefleet.agent.jobs.records import AgentRecord, keep
 from tunefleet.errors import InputError
 from tunefleet.runtime import JobHandle
 from tunefleet.runtime.exit_classification import read_status
+from tunefleet.runtime.monitor.elapsed_time import Watched
+from tunefleet.schemas.base import Message
 from tunefleet.schemas.job_folder import JobFolder, JobStatus
 from tunefleet.schemas.training_protocol.training import JobState
-from tunefleet.schemas.worker_link import Offer
+from tunefleet.schemas.worker_link import Offer, ResumeFrom
+from tunefleet.trainer_control.files import make_private, read_json, write_json
+from tunefleet.validation_errors import summary
 
+_NAME = "agent.json"
 logger = logging.getLogger(__name__)
-
 _ACTIVE: Final = frozenset({JobState.PENDING, JobState.RUNNING, JobState.PAUSED})
+
+
+class AgentRecord(Message):
+    """One job of this agent.
+
+    Args:
+        order: Position in the queue: seconds since the epoch.
+        from_step: The checkpoint to resume from; the newest complete one if None.
+        refused: Reports that the backend rejects permanently: kind → count.
+    """
+
+    job_id: str
+    name: str
+    user_id: str = ""
+    kind: str
+    spec: dict[str, Any]
+    inputs: dict[str, str] = Field(default_factory=dict)
+    addresses: dict[str, str] = Field(default_factory=dict)
+    digests: dict[str, dict[str, str]] = Field(default_factory=dict)
+    attempt: int = 1
+    state: JobState = JobState.PENDING
+    wish: Literal["pause", "cancel"] | None = None
+    wishes: int = 0
+    order: float
+    started_at: float | None = None
+    completed_at: float | None = None
+    checkpoint: str | None = None
+    from_step: int | None = None
+    resume: ResumeFrom | None = None
+    launch: str | None = None
+    error: str | None = None
+    detail: str | None = None
+    warnings: tuple[str, ...] = ()
+    backend: str | None = None
+    token: str | None = Field(default=None, repr=False)
+    told: JobState | None = None
+    muted: str | None = None
+    refused: dict[str, int] = Field(default_factory=dict)
+    polled: bool = False
+    delivers: bool = False
+    traceparent: str | None = None
+    asked_by: str | None = None
+    watched: Watched = Watched()
+
+    @property
+    def loss_is_of_tokens(self) -> bool:
+        """Whether its loss is a mean over tokens rather than a preference loss."""
+        return self.kind in {"sft", "lora_sft"}
+
+    @property
+    def pause_id(self) -> str:
+        """Id of the control command for the pause."""
+        return f"pause-{self.launch}-{self.wishes}"
+
+
+def _keep_record(folder: JobFolder, record: AgentRecord) -> None:
+    """Write a record to disk, with fsync."""
+    make_private(folder.root)
+    write_json(folder.root / _NAME, record.model_dump(mode="json"), mode=0o600, sync=True)
+
+
+def find_records(jobs_dir: Path) -> Iterator[AgentRecord]:
+    """Yield the records of all job folders; an unreadable one is logged and skipped."""
+    for path in sorted(jobs_dir.glob(f"*/{_NAME}")):
+        try:
+            yield AgentRecord.model_validate(read_json(path) or {})
+        except ValidationError as error:
+            logger.warning("Skipping the job in %s, its %s cannot be read: %s", path.parent, _NAME, summary(error))
 
 
 class AgentJob:
@@ -65,7 +138,7 @@ class AgentJob:
         """
         with self._lock:
             record = self._record.model_copy(update=changes)
-            keep(self.folder, record)
+            _keep_record(self.folder, record)
             self._record = record
         self.changed.set()
         self._on_change(self)

@@ -8,12 +8,10 @@ import time
 from functools import partial
 from typing import Any, Final
 
-from tunefleet.agent.jobs import records
 from tunefleet.agent.jobs import reporter as reporter_factory
-from tunefleet.agent.jobs.job import AgentJob
+from tunefleet.agent.jobs.job import AgentJob, AgentRecord, find_records
 from tunefleet.agent.jobs.job_context import AgentContext
 from tunefleet.agent.jobs.job_run import JobRun
-from tunefleet.agent.jobs.records import AgentRecord
 from tunefleet.agent.jobs.reporter import Reporter
 from tunefleet.errors import ConflictError, MachineError, NotFoundError
 from tunefleet.schemas.training_protocol.training import JobState
@@ -40,7 +38,7 @@ class JobTable:
 
     def open(self) -> None:
         """Load the jobs of an earlier process, resume running ones, and start queued ones."""
-        for record in records.find(self.context.jobs.results_dir):
+        for record in find_records(self.context.jobs.results_dir):
             self._add(record)
         for handle in self.context.jobs.adopt():
             job = self._jobs.get(handle.job.job_id)

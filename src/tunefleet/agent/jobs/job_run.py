@@ -10,14 +10,13 @@ import threading
 import time
 from typing import Final
 
-from tunefleet.agent.jobs.job import AgentJob
+from tunefleet.agent.jobs.job import AgentJob, AgentRecord
 from tunefleet.agent.jobs.job_context import AgentContext
 from tunefleet.agent.jobs.job_inputs import prepare
-from tunefleet.agent.jobs.records import AgentRecord
 from tunefleet.errors import ConflictError, InputError, MachineError, NotFoundError, TunefleetError
 from tunefleet.executors.base import JobExecutor
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.observability import context, traceparent
+from tunefleet.observability import context
 from tunefleet.runtime import JobHandle, new_launch_id
 from tunefleet.runtime.exit_classification import JobEnd
 from tunefleet.runtime.gpu.gpu_locks import GpuBusyError
@@ -239,10 +238,10 @@ class JobRun:
 
 def with_trace(record: AgentRecord, asked_by: str | None, *, sends: bool) -> AgentRecord:
     """Return the record of a posted job with its trace context."""
-    parent = traceparent.read(asked_by)
+    parent = context.read_traceparent(asked_by)
     if parent is None and not sends:
         return record
-    own = traceparent.of_task(record.job_id, parent).traceparent
+    own = context.of_task(record.job_id, parent).traceparent
     return record.model_copy(update={"traceparent": own, "asked_by": None if parent is None else parent.traceparent})
 
 

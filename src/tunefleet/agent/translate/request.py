@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tunefleet.agent.translate import model as model_block
-from tunefleet.agent.translate import pairs
 from tunefleet.agent.translate.config_reader import ConfigReader, Defaults
-from tunefleet.agent.translate.methods import PAIRS, kind_of
-from tunefleet.agent.translate.methods import method as method_of
-from tunefleet.agent.translate.training import training
+from tunefleet.agent.translate.training import CHOSEN, FORMATS, PAIRS, kind_of, method_of, pair_columns, training
 from tunefleet.errors import Fault, SpecError
 from tunefleet.spec import dump_task_spec, load_task_spec
 from tunefleet.spec.options.trainer import NAMES, OURS
@@ -201,7 +198,7 @@ def data(read: ConfigReader, method: str) -> None:
     read.move("data.max_samples", "data.max_samples")
     form = read.take("data.dataset_format", "data.format")
     if method in PAIRS:
-        pairs.columns(read, method, form, _FILE_FORMATS)
+        pair_columns(read, method, form, _FILE_FORMATS)
     else:
         _supervised(read, form, plain_text=method == "cpt")
     read.ignore("data.strategy", "data.generation_type", why="has no effect: the columns decide how a row is read")
@@ -209,10 +206,10 @@ def data(read: ConfigReader, method: str) -> None:
 
 def _supervised(read: ConfigReader, form: Any, *, plain_text: bool) -> None:
     has_columns = _columns(read)
-    read.ignore(*pairs.CHOSEN, why="belongs to another training method and has no effect")
+    read.ignore(*CHOSEN, why="belongs to another training method and has no effect")
     name_of_form = str(form).lower()
     columns = _FORMATS.get(name_of_form) if form is not None else None
-    if form is not None and name_of_form in pairs.FORMATS:
+    if form is not None and name_of_form in FORMATS:
         read.warnings.append(f"config.data.dataset_format {form!r} belongs to dpo and orpo; the columns decide.")
     elif form is not None and columns is None and name_of_form not in _FILE_FORMATS:
         read.warnings.append(f"config.data.dataset_format {form!r} is not known; the columns decide.")

@@ -1,13 +1,26 @@
-"""Translates `config.training` to `spec.training`: duration, learning rate, optimizer, precision."""
+"""Translates `config.training` to `spec.training`: method, duration, learning rate, optimizer, precision, pairs."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from tunefleet.agent.translate import pairs
 from tunefleet.agent.translate.config_reader import ConfigReader, Defaults
-from tunefleet.agent.translate.methods import PAIRS
 
+# Names of the preference format: the columns `prompt`, `chosen` and `rejected`.
+FORMATS: Final = frozenset({"dpo", "orpo", "preference", "preferences", "pairs", "chosen_rejected"})
+OF_DPO: Final = ("training.loss_type", "training.label_smoothing", "training.precompute_ref_log_probs")
+OF_PAIRS: Final = ("training.beta", "training.max_prompt_length")
+_COLUMNS: Final = ("prompt", "chosen", "rejected")
+CHOSEN: Final = ("data.chosen_column", "data.chosen_field", "data.rejected_column", "data.rejected_field")
+_OF_OTHERS: Final = ("data.text_field", "data.text_column", "data.response_column", "data.messages_field")
+# Key -> the value that has no effect, and so needs no warning.
+_SUPERVISED_ONLY: Final[tuple[tuple[str, Any], ...]] = (
+    ("training.packing", False),
+    ("training.neftune_noise_alpha", False),
+    ("training.use_liger_kernel", False),
+    ("training.completion_only_loss", True),
+    ("training.early_stopping_patience", False),
+)
 _DIRECT: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
     ("max_steps", ("training.max_steps",)),
     ("eval_batch_size", ("training.per_device_eval_batch_size", "training.eval_batch_size")),
@@ -35,7 +48,7 @@ _OPTIMIZERS: Final = {
 }
 _NEED_CUDA: Final = frozenset({"adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"})
 _OF_OTHER_METHODS: Final = (
-    *pairs.OF_PAIRS, *pairs.OF_DPO, "training.ppo_epochs", "training.ppo_clip_range", "training.ppo_value_coef",
+    *OF_PAIRS, *OF_DPO, "training.ppo_epochs", "training.ppo_clip_range", "training.ppo_value_coef",
     "training.ppo_entropy_coef",
 )  # fmt: skip
 _MEASURED: Final = ("loss", "perplexity")
@@ -44,6 +57,20 @@ _WITHOUT_EFFECT: Final = (
     "training.pretokenize", "training.group_by_length", "training.dataloader_pin_memory",
     "training.dataloader_prefetch_factor", "training.dataloader_persistent_workers", "training.dataloader_drop_last",
 )  # fmt: skip
+# Methods with preference pairs; their task kinds have the same names.
+PAIRS: Final = frozenset({"dpo", "orpo"})
+_SUPERVISED_METHODS: Final = frozenset({"sft", "cpt"})
+_NEEDS_REWARD_MODEL: Final = "needs a reward model, which a config cannot set"
+_NEEDS_REWARDS: Final = "needs rewards or a reward model, which a config cannot set"
+# Method -> why a config does not support it, and the task kinds that do.
+_UNSUPPORTED: Final = {
+    "rlhf": (_NEEDS_REWARD_MODEL, "ppo or grpo"),
+    "ppo": (_NEEDS_REWARD_MODEL, "ppo"),
+    "grpo": (_NEEDS_REWARDS, "grpo"),
+    "rloo": (_NEEDS_REWARDS, "rloo"),
+    "kto": ("needs a label column for single answers, which a config cannot set", "kto"),
+    "reward": ("trains a reward model, which a config does not support", "reward"),
+}
 
 
 def training(read: ConfigReader, defaults: Defaults, *, method: str, lora: bool, quantized: bool) -> None:
@@ -51,7 +78,7 @@ def training(read: ConfigReader, defaults: Defaults, *, method: str, lora: bool,
     for name, spellings in _DIRECT:
         read.move(f"training.{name}", *spellings)
     if method in PAIRS:
-        pairs.training(read, method)
+        _pair_training(read, method)
     else:
         _supervised(read)
     epochs = ("training.num_train_epochs", "training.num_epochs", "training.epochs")
@@ -175,3 +202,45 @@ def _warn_unused(read: ConfigReader, requested: dict[str, Any], why: str) -> Non
     for name, wish in requested.items():
         if wish:
             read.warn(f"training.{name}", why)
+
+
+def method_of(read: ConfigReader) -> str:
+    """Return the method, `sft` by default; an unsupported one is recorded as an error."""
+    name = str(read.take("training.method", "method") or "sft").lower()
+    if name in _UNSUPPORTED:
+        why, kinds = _UNSUPPORTED[name]
+        hint = f"submit a task of kind {kinds} to a server with a worker, see docs/how-to/preference-tuning.md"
+        read.fault("training.method", f"{name!r} {why}", hint)
+    elif name not in _SUPERVISED_METHODS | PAIRS:
+        read.fault("training.method", f"{name!r:.40} is not known", "use sft, cpt, dpo or orpo")
+    return name
+
+
+def kind_of(method: str, *, lora: bool) -> str:
+    """Return the task kind of a method; preference methods have the same kind with and without an adapter."""
+    if method in PAIRS:
+        return method
+    return "lora_sft" if lora else "sft"
+
+
+def _pair_training(read: ConfigReader, method: str) -> None:
+    """Translate the keys of the method, and warn about those that only apply to supervised training."""
+    for path in (*OF_PAIRS, *(OF_DPO if method == "dpo" else ())):
+        read.move(path, path)
+    for path, harmless in _SUPERVISED_ONLY:
+        if read.take(path) not in (None, harmless):
+            read.warn(path, f"has no effect with the method {method}")
+    read.take("training.early_stopping_threshold")
+
+
+def pair_columns(read: ConfigReader, method: str, form: Any, file_formats: frozenset[str]) -> None:
+    """Translate the columns."""
+    for name in _COLUMNS:
+        read.move(f"data.{name}_column", f"data.{name}_column", f"data.{name}_field")
+    read.move("data.separator", "data.separator")
+    if form is not None and str(form).lower() not in FORMATS | file_formats:
+        read.warnings.append(
+            f"config.data.dataset_format {form!r} is not a preference format: {method} reads the columns prompt, "
+            "chosen and rejected, or those set in data.prompt_column, chosen_column and rejected_column."
+        )
+    read.ignore(*_OF_OTHERS, why="belongs to another training method and has no effect")

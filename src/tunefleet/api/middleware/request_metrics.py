@@ -11,7 +11,7 @@ from typing import Any, Final
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tunefleet.observability import context, traceparent
+from tunefleet.observability import context
 from tunefleet.orchestrator.counters import Meters
 
 HEADER: Final = "X-Request-ID"
@@ -35,7 +35,7 @@ class Measured:
             await self._app(scope, receive, send)
             return
         request_id = request_id_of(scope)
-        parent = traceparent.read(Headers(scope=scope).get("traceparent"))
+        parent = context.read_traceparent(Headers(scope=scope).get("traceparent"))
         started, status = self._clock(), 0
 
         async def send_noting_status(message: Message) -> None:

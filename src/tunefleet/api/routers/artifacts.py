@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import tarfile
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Final
+from urllib.parse import quote
 
 from fastapi import Query, Request, Response
 from pydantic import BaseModel, Field
+from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import StreamingResponse
 
-from tunefleet.api import file_transfer, tar_stream
+from tunefleet.api import file_transfer
 from tunefleet.api.auth import CoreDep, Member, MemberOrAttempt, Reader, ReaderOrAttempt
 from tunefleet.api.query_params import Cursor, Limit
 from tunefleet.api.routers import api_router
+from tunefleet.artifacts import BlobStore
 from tunefleet.errors import NotFoundError
 from tunefleet.orchestrator.storage import artifacts
-from tunefleet.schemas.api import ArtifactCreate, ArtifactDetail, ArtifactView, Page
+from tunefleet.schemas.api import ArtifactCreate, ArtifactDetail, ArtifactView, FileEntry, Page
 
 router = api_router(tags=["artifacts"])
+_BLOCK: Final = tarfile.BLOCKSIZE
+_END: Final = b"\0" * (2 * _BLOCK)
 
 
 class ArtifactFilter(BaseModel):
@@ -79,7 +86,7 @@ async def get_archive(request: Request, core: CoreDep, who: Reader, artifact_id:
     """Download all files of an artifact as an uncompressed tar archive."""
     artifact = await artifacts.get(core, who, artifact_id)
     at, name = artifact.created_at.timestamp(), artifact.name.rpartition("/")[2] or artifact.id
-    return tar_stream.send(core.blobs, name, artifact.files, at=at, body=request.method == "GET")
+    return _send_tar(core.blobs, name, artifact.files, at=at, body=request.method == "GET")
 
 
 @router.delete("/artifacts/{artifact_id}", status_code=204)
@@ -102,3 +109,41 @@ async def get_file(request: Request, core: CoreDep, who: Reader, artifact_id: st
         raise NotFoundError(f"The artifact {artifact.name} has no file {path!r}.")
     name = path.rpartition("/")[2]
     return await file_transfer.send(request, core.blobs, entry.digest, filename=name, size_bytes=entry.size_bytes)
+
+
+def _send_tar(blobs: BlobStore, name: str, files: Sequence[FileEntry], *, at: float, body: bool = True) -> Response:
+    """Respond with files as `NAME.tar`, in a folder of that name."""
+    # Weights do not compress; and without compression the length is known before the first byte, so that a browser can
+    # show progress.
+    heads = [_head(f"{name}/{file.path}", file.size_bytes, at) for file in files]
+    length = sum(len(head) + _whole(file.size_bytes) for head, file in zip(heads, files, strict=True)) + len(_END)
+    headers = {
+        "Content-Length": str(length),
+        "Content-Disposition": f"attachment; filename*=UTF-8''{quote(f'{name}.tar', safe='')}",
+        "Cache-Control": "private, no-cache",
+    }
+    if not body:
+        return Response(headers=headers, media_type="application/x-tar")
+    pieces = iterate_in_threadpool(_pieces(blobs, heads, files))
+    return StreamingResponse(pieces, headers=headers, media_type="application/x-tar")
+
+
+def _pieces(blobs: BlobStore, heads: Sequence[bytes], files: Sequence[FileEntry]) -> Iterator[bytes]:
+    for head, file in zip(heads, files, strict=True):
+        yield head
+        yield from blobs.pieces(file.digest)
+        padding = _whole(file.size_bytes) - file.size_bytes
+        if padding:
+            yield b"\0" * padding
+    yield _END
+
+
+def _head(path: str, size: int, at: float) -> bytes:
+    member = tarfile.TarInfo(path)
+    member.size, member.mtime, member.mode = size, int(at), 0o644
+    return member.tobuf(tarfile.PAX_FORMAT)
+
+
+def _whole(size: int) -> int:
+    """Return the size of a file in complete tar blocks."""
+    return -(-size // _BLOCK) * _BLOCK

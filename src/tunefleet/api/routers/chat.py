@@ -16,9 +16,9 @@ from tunefleet.api import request_bodies, sse
 from tunefleet.api.auth import CoreDep, Member, OwnAttempt, Reader
 from tunefleet.api.routers import api_router
 from tunefleet.errors import TunefleetError
+from tunefleet.orchestrator import chat
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.chat import sessions
-from tunefleet.orchestrator.chat.session_state import Turn
+from tunefleet.orchestrator.chat import Turn
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.schemas.chat import (
     ChatHeard,
@@ -49,7 +49,7 @@ TurnId = Annotated[str, Path(max_length=100)]
 @router.get("/chat")
 async def get_chat(core: CoreDep, who: Reader, task_id: str) -> ChatView:
     """Retrieve a chat session: whether it is ready, and which models a turn can use."""
-    return await sessions.view(core, who, task_id)
+    return await chat.view(core, who, task_id)
 
 
 @router.post("/chat", response_class=sse.EventStream, responses=_EITHER)
@@ -71,14 +71,14 @@ async def complete_chat(request: Request, core: CoreDep, who: Member, task_id: s
 @router.get("/v1/models")
 async def list_chat_models(core: CoreDep, who: Reader, task_id: str) -> ChatModels:
     """List the models of a chat session in the format of OpenAI's API."""
-    found = await sessions.view(core, who, task_id)
+    found = await chat.view(core, who, task_id)
     return ChatModels(data=tuple(ChatModel(id=name) for name in found.models))
 
 
 @router.delete("/chat", status_code=202)
 async def end_chat(core: CoreDep, who: Member, task_id: str) -> ChatView:
     """End a chat session when its open turns are answered. The task's status becomes completed."""
-    return await sessions.end(core, who, task_id)
+    return await chat.end(core, who, task_id)
 
 
 @router.post(
@@ -86,7 +86,7 @@ async def end_chat(core: CoreDep, who: Member, task_id: str) -> ChatView:
 )
 async def fetch_turns(request: Request, core: CoreDep, attempt: OwnAttempt) -> Response:
     """Return the turns for the worker of a chat to answer. Waits up to `wait_s` seconds for one."""
-    return request_bodies.answer(await sessions.poll(core, attempt, await request_bodies.read(request, ChatPoll)))
+    return request_bodies.answer(await chat.poll(core, attempt, await request_bodies.read(request, ChatPoll)))
 
 
 @router.post(
@@ -97,14 +97,14 @@ async def fetch_turns(request: Request, core: CoreDep, attempt: OwnAttempt) -> R
 async def take_piece(request: Request, core: CoreDep, attempt: OwnAttempt, turn_id: TurnId) -> Response:
     """Receive a piece of an answer from the worker. The response reports whether the client is still connected."""
     return request_bodies.answer(
-        await sessions.receive_piece(core, attempt, turn_id, await request_bodies.read(request, ChatPiece))
+        await chat.receive_piece(core, attempt, turn_id, await request_bodies.read(request, ChatPiece))
     )
 
 
 async def _answer(
     request: Request, core: ServerContext, who: Actor, task_id: str, wanted: ChatRequest, *, stream: bool
 ) -> Response:
-    turn = await sessions.begin(core, who, task_id, wanted)
+    turn = await chat.begin(core, who, task_id, wanted)
     if stream:
         return sse.respond(request, _chunks(core, who, turn))
     whole_one = asyncio.create_task(_gathered(core, who, turn))
@@ -127,7 +127,7 @@ async def _answer(
 
 async def _gathered(core: ServerContext, who: Actor, turn: Turn) -> tuple[str, ChatPiece]:
     text, last = "", ChatPiece()
-    async with aclosing(sessions.pieces(core, who, turn)) as pieces:
+    async with aclosing(chat.pieces(core, who, turn)) as pieces:
         async for piece in pieces:
             text, last = text + piece.text, piece
     return text, last
@@ -144,7 +144,7 @@ async def _chunks(core: ServerContext, who: Actor, turn: Turn) -> AsyncIterator[
     try:
         # OpenAI clients take the role from the first chunk.
         yield _event({**head, "choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]})
-        async for piece in sessions.pieces(core, who, turn):
+        async for piece in chat.pieces(core, who, turn):
             if piece.waiting is not None:
                 yield _event({**head, "choices": [{"index": 0, "delta": {}}], "waiting": piece.waiting})
             if piece.text:

@@ -9,7 +9,7 @@ from fastapi import Query, Request
 from tunefleet.api import request_bodies
 from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.routers import api_router
-from tunefleet.orchestrator.preflight import datasets, hub_search
+from tunefleet.orchestrator.preflight import datasets, model_configs
 from tunefleet.schemas.datasets import DatasetLook, HubModels
 
 router = api_router(tags=["artifacts"])
@@ -46,4 +46,4 @@ async def search_hub(
     core: CoreDep, who: Member, search: Annotated[str, Query(min_length=1, max_length=100)]
 ) -> HubModels:
     """Search the Hugging Face Hub for text generation models; the server asks the Hub at `HF_ENDPOINT`."""
-    return await hub_search.search(core, who, search)
+    return await model_configs.search_models(core, who, search)

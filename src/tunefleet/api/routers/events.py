@@ -10,7 +10,7 @@ from tunefleet.api import live_stream, sse
 from tunefleet.api.auth import CoreDep, Reader
 from tunefleet.api.query_params import names
 from tunefleet.api.routers import api_router
-from tunefleet.orchestrator.telemetry import events
+from tunefleet.orchestrator.telemetry import live_feed
 from tunefleet.orchestrator.telemetry import live_feed as live_service
 from tunefleet.orchestrator.telemetry.live_feed import StreamPosition
 from tunefleet.schemas.api import EventView
@@ -34,7 +34,7 @@ async def list_events(
     kinds: Kinds = None,
 ) -> list[EventView]:
     """List events after an id, oldest first."""
-    return await events.after(
+    return await live_feed.events_after(
         core, who, after, limit=limit, task_id=task_id, workflow_id=workflow_id, kinds=names(kinds)
     )
 
@@ -58,7 +58,7 @@ async def follow_events(
     """
     start = last_event_id if last_event_id is not None else after
     if start is None:
-        start = await events.last_id(core, who)
+        start = await live_feed.last_event_id(core, who)
     wanted = sse.EventFilter(task_id, workflow_id, names(kinds))
     return sse.respond(request, sse.follow_events(core, who, wanted, start))
 
@@ -83,7 +83,7 @@ async def follow_everything(
     without a gap. Without either, the stream starts with the next update.
     """
     position = last_event_id or after
-    place = StreamPosition.read(position) if position else StreamPosition(await events.last_id(core, who))
+    place = StreamPosition.read(position) if position else StreamPosition(await live_feed.last_event_id(core, who))
     known, unknown = await live_service.followed(core, who, names(points) or (), place.points)
     stream = live_stream.Live(core, who, StreamPosition(place.event_id, known), unknown)
     stream.refuse_many()

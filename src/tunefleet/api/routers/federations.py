@@ -18,10 +18,9 @@ from tunefleet.api.routers import api_router
 from tunefleet.api.routers.blobs import Digest, UploadLength, UploadOffset
 from tunefleet.errors import NotFoundError
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation import event_feed, members, service, token_access, versions, views
-from tunefleet.orchestrator.federation.guide import downloads, upload_guide
+from tunefleet.orchestrator.federation import delegated_access, members, service, upload_guide, versions, views
 from tunefleet.orchestrator.federation.participants import FederationCaller
-from tunefleet.orchestrator.federation.status import topic
+from tunefleet.orchestrator.federation.status import PAGE, events_after, feed_start, topic
 from tunefleet.orchestrator.federation.updates import single_request, uploads
 from tunefleet.orchestrator.federation.updates.acceptance import Accepted
 from tunefleet.orchestrator.storage.artifacts import scope_of
@@ -144,7 +143,7 @@ async def get_token(
     ] = None,
 ) -> FederationToken:
     """Retrieve the token for workers. Only for the federation's owner and admins."""
-    return await token_access.show(core, who, federation_id, worker)
+    return await delegated_access.show_token(core, who, federation_id, worker)
 
 
 @router.post("/{federation_id}/token")
@@ -152,7 +151,7 @@ async def replace_token(
     core: CoreDep, who: Person, federation_id: FederationId, replacement: TokenReplace
 ) -> FederationToken:
     """Revoke the token and return its replacement. The old token can stay valid for a while."""
-    return await token_access.replace(core, who, federation_id, old_for_s=replacement.old_for_s)
+    return await delegated_access.replace_token(core, who, federation_id, old_for_s=replacement.old_for_s)
 
 
 @router.put("/{federation_id}/members/{worker}")
@@ -310,14 +309,14 @@ async def get_newest_adapter(
     found = await versions.newest(core, who, federation_id, after=after, wait_s=min(wait_s, upload_guide.HELD_S))
     if found is None:
         return Response(status_code=204)
-    file = downloads.file_of(found, ADAPTER_FILE)
+    file = versions.file_of(found, ADAPTER_FILE)
     answer = await file_transfer.send(
         request, core.blobs, file.digest, filename=ADAPTER_FILE, immutable=False, size_bytes=file.size_bytes
     )
     # Also on a redirect to the object store: the client verifies the download with it.
     answer.headers["ETag"] = f'"{file.digest}"'
     answer.headers["Version"] = str(found.version)
-    answer.headers["Config-Digest"] = downloads.file_of(found, CONFIG_FILE).digest
+    answer.headers["Config-Digest"] = versions.file_of(found, CONFIG_FILE).digest
     answer.headers["Content-Location"] = f"/api/v1/federations/{federation_id}/versions/{found.version}/adapter"
     if found.round is not None:
         answer.headers["Round"] = str(found.round)
@@ -340,7 +339,7 @@ async def get_adapter(
     request: Request, core: CoreDep, who: Participant, federation_id: FederationId, version: Version
 ) -> Response:
     """Download a version's weights. Supports `HEAD`, `Range` and `If-None-Match`."""
-    file = await downloads.file(core, who, federation_id, version, ADAPTER_FILE)
+    file = await versions.download_file(core, who, federation_id, version, ADAPTER_FILE)
     return await file_transfer.send(request, core.blobs, file.digest, filename=ADAPTER_FILE, size_bytes=file.size_bytes)
 
 
@@ -349,7 +348,7 @@ async def get_config(
     request: Request, core: CoreDep, who: Participant, federation_id: FederationId, version: Version
 ) -> dict[str, Any]:
     """Retrieve a version's `adapter_config.json`."""
-    file = await downloads.file(core, who, federation_id, version, CONFIG_FILE)
+    file = await versions.download_file(core, who, federation_id, version, CONFIG_FILE)
     return file_transfer.send_made(request, await asyncio.to_thread(core.blobs.read, file.digest))  # type: ignore[return-value]
 
 
@@ -374,7 +373,7 @@ async def follow(
     is a new version.
     """
     asked = last_event_id if last_event_id is not None else after
-    id_, start = await event_feed.start(core, who, federation_id, asked)
+    id_, start = await feed_start(core, who, federation_id, asked)
     return sse.respond(request, _news(core, who, id_, start), know=identify_participant)
 
 
@@ -385,13 +384,13 @@ async def _news(
     while not signals.closed:
         seen = signals.version(topic(federation_id))
         try:
-            found = await event_feed.after(core, who, federation_id, start)
+            found = await events_after(core, who, federation_id, start)
         except NotFoundError:
             return  # it was removed
         for event in found:
             yield ServerSentEvent(event.model_dump_json(), id=str(event.id), event=event.kind)
         start = found[-1].id if found else start
-        if len(found) < event_feed.PAGE:
+        if len(found) < PAGE:
             await signals.wait(topic(federation_id), _LOOK_S, seen)
 
 

@@ -13,8 +13,8 @@ from tunefleet.api.routers.workers import set_elastic
 from tunefleet.orchestrator.compat import worker_guide
 from tunefleet.orchestrator.observability import gauges
 from tunefleet.schemas.api import Problem
-from tunefleet.schemas.compat.worker_guide import GuideWorker, Health, Snapshot
 from tunefleet.schemas.fleet import ElasticRequest, ElasticView
+from tunefleet.schemas.worker_guide import GuideWorker, Health, Snapshot
 
 router = APIRouter(dependencies=[Depends(refuse_unknown)])
 _PUBLIC: dict[str, Any] = {"security": []}

@@ -14,7 +14,7 @@ from tunefleet import spec
 from tunefleet.api.auth import Admin, CoreDep, Reader, identify_if_known
 from tunefleet.api.routers import api_router
 from tunefleet.orchestrator.access.permissions import Actor
-from tunefleet.orchestrator.ha import servers
+from tunefleet.orchestrator.ha import leader_election
 from tunefleet.orchestrator.storage import usage_report
 from tunefleet.orchestrator.workflows import prune
 from tunefleet.schemas.api import PruneReply, PruneRequest, ServerInfo
@@ -82,4 +82,4 @@ async def show_storage(core: CoreDep, who: Reader) -> StorageView:
 @router.get("/servers")
 async def list_servers(core: CoreDep, who: Reader) -> PeersView:
     """List the servers that share the database, and which of them leads."""
-    return await servers.show(core, who)
+    return await leader_election.show_servers(core, who)

@@ -10,8 +10,8 @@ from pydantic import BaseModel, Field
 from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.query_params import Cursor, Limit, names, one_of
 from tunefleet.api.routers import api_router
-from tunefleet.campaign.service import model_versions
-from tunefleet.lifecycle.model_version import Stage
+from tunefleet.campaign.service import model_registry
+from tunefleet.lifecycle.cycle import Stage
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.campaign import ModelVersionView
 
@@ -37,7 +37,7 @@ class ModelFilter(BaseModel):
 @router.get("")
 async def list_models(core: CoreDep, who: Reader, wanted: Annotated[ModelFilter, Query()]) -> Page[ModelVersionView]:
     """List model versions, newest first."""
-    return await model_versions.list_(
+    return await model_registry.list_versions(
         core,
         who,
         limit=wanted.limit,
@@ -51,7 +51,7 @@ async def list_models(core: CoreDep, who: Reader, wanted: Annotated[ModelFilter,
 @router.get("/{name}")
 async def get(core: CoreDep, who: Reader, name: Name, owner: Owner = None) -> ModelVersionView:
     """Retrieve the promoted version of a model, or the newest version if none is promoted."""
-    return await model_versions.get(core, who, name, owner=owner)
+    return await model_registry.get_version(core, who, name, owner=owner)
 
 
 @router.get("/{name}/versions/{version}")
@@ -59,16 +59,16 @@ async def get_version(
     core: CoreDep, who: Reader, name: Name, version: Version, owner: Owner = None
 ) -> ModelVersionView:
     """Retrieve a model version: its location, its origin and its evaluation."""
-    return await model_versions.get(core, who, name, version, owner=owner)
+    return await model_registry.get_version(core, who, name, version, owner=owner)
 
 
 @router.post("/{name}/versions/{version}/promote")
 async def promote(core: CoreDep, who: Member, name: Name, version: Version, owner: Owner = None) -> ModelVersionView:
     """Promote a version, regardless of the gate's decision. The previously promoted version is archived."""
-    return await model_versions.promote(core, who, name, version, owner=owner)
+    return await model_registry.promote(core, who, name, version, owner=owner)
 
 
 @router.post("/{name}/rollback")
 async def roll_back(core: CoreDep, who: Member, name: Name, owner: Owner = None) -> ModelVersionView:
     """Promote the version that was promoted before the current one."""
-    return await model_versions.rollback(core, who, name, owner=owner)
+    return await model_registry.rollback(core, who, name, owner=owner)

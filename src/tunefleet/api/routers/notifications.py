@@ -9,7 +9,7 @@ from fastapi import Query
 from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.query_params import Cursor, Limit, names, one_of, page
 from tunefleet.api.routers import api_router
-from tunefleet.orchestrator.notifications import channels, history
+from tunefleet.orchestrator.notifications import channels, delivery
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.notify import (
     ChannelChange,
@@ -40,7 +40,7 @@ async def list_notifications(
     state: States = None,
 ) -> Page[NotificationView]:
     """List your notifications, sent and pending, newest first. Admins see everyone's."""
-    return await history.list_(
+    return await delivery.list_notifications(
         core, who, limit=limit, cursor=cursor, task_ids=names(task_id), channel=channel, states=names(state)
     )
 

@@ -27,7 +27,7 @@ from tunefleet.orchestrator.storage import artifacts
 from tunefleet.orchestrator.storage import result_files as results
 from tunefleet.orchestrator.storage.signed_urls import Signature, Signer
 from tunefleet.schemas.api import FileEntry
-from tunefleet.schemas.compat.task_results import OWN_NAMES, ResultEnvelope, ResultFiles, ResultStored
+from tunefleet.schemas.worker_guide import OWN_NAMES, ResultEnvelope, ResultFiles, ResultStored
 
 router = api_router(prefix="/results", tags=["results"])
 

@@ -20,8 +20,8 @@ from tunefleet.orchestrator.tasks import listing, tasks
 from tunefleet.orchestrator.tasks.listing import SORTS, TaskListQuery
 from tunefleet.orchestrator.workflows import reruns, workflows
 from tunefleet.schemas.api import CloneRequest, Page, Problem, SubmitRequest, TaskDetail, TaskEdit, TaskView
-from tunefleet.schemas.compat.v1 import Submitted, TaskAnswer, TaskRecord
 from tunefleet.schemas.fleet import WhyView
+from tunefleet.schemas.v1_tasks import Submitted, TaskAnswer, TaskRecord
 
 router = api_router(prefix="/tasks", tags=["tasks"])
 _BODY = request_bodies.documented(

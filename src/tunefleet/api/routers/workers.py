@@ -14,7 +14,7 @@ from tunefleet.api.routers import api_router
 from tunefleet.errors import ConflictError
 from tunefleet.orchestrator.scheduling import autoscaling
 from tunefleet.orchestrator.telemetry import worker_load
-from tunefleet.orchestrator.workers import cordons, worker_commands, workers
+from tunefleet.orchestrator.workers import worker_commands, workers
 from tunefleet.schemas.api import CommandRequest, CommandView, Page, Problem
 from tunefleet.schemas.fleet import ElasticRequest, ElasticView, WorkerHistory, WorkerView
 
@@ -78,19 +78,19 @@ async def get_worker_command(
 @router.post("/{worker_id}/cordon")
 async def cordon_worker(core: CoreDep, who: Admin, worker_id: str) -> WorkerView:
     """Cordon a worker: it gets no new tasks. Its running tasks continue."""
-    return await cordons.cordon(core, who, worker_id)
+    return await worker_commands.cordon(core, who, worker_id)
 
 
 @router.post("/{worker_id}/uncordon")
 async def uncordon_worker(core: CoreDep, who: Admin, worker_id: str) -> WorkerView:
     """Uncordon a worker: it gets tasks again. Also cancels a drain that has not finished."""
-    return await cordons.uncordon(core, who, worker_id)
+    return await worker_commands.uncordon(core, who, worker_id)
 
 
 @router.post("/{worker_id}/drain")
 async def drain_worker(core: CoreDep, who: Admin, worker_id: str) -> WorkerView:
     """Drain a worker: it finishes its tasks, then leaves. It stays cordoned until you uncordon it."""
-    return await cordons.drain(core, who, worker_id)
+    return await worker_commands.drain(core, who, worker_id)
 
 
 @router.post("/{worker_id}/elastic", response_model=ElasticView, responses={400: {"model": Problem}})

@@ -13,7 +13,7 @@ from tunefleet.api.auth import CoreDep, Member, Reader
 from tunefleet.api.query_params import Cursor, Limit, one_of
 from tunefleet.api.routers import api_router
 from tunefleet.orchestrator.preflight import explain
-from tunefleet.orchestrator.workflows import edges, workflows
+from tunefleet.orchestrator.workflows import workflows
 from tunefleet.schemas.api import Page, RetryRequest, SubmitRequest, ValidateReply, WorkflowDetail, WorkflowView
 from tunefleet.schemas.ui import EdgeView
 
@@ -95,7 +95,7 @@ async def get_workflow(core: CoreDep, who: Reader, workflow_id: str) -> Workflow
 @router.get("/{workflow_id}/edges")
 async def list_edges(core: CoreDep, who: Reader, workflow_id: str) -> list[EdgeView]:
     """List what each task of a workflow takes from earlier tasks: artifacts, and values of their results."""
-    return await edges.edges(core, who, workflow_id)
+    return await workflows.edges(core, who, workflow_id)
 
 
 @router.delete("/{workflow_id}", status_code=204)

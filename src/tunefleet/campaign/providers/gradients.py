@@ -13,9 +13,9 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from tunefleet.campaign.contract import Candidate, CycleFailed, NeedsYou, Order, Progress, StepFailed
-from tunefleet.campaign.hub_models import repo_of
 from tunefleet.campaign.providers import gradients_wire as wire
 from tunefleet.campaign.providers.gradients_wire import TaskState
+from tunefleet.campaign.publish_targets import repo_of
 from tunefleet.client import AsyncClient
 from tunefleet.client.external.third_party_api import NotArrivedError, Patience, Reply, Service
 from tunefleet.errors import AuthError, MachineError, NotFoundError, TunefleetError, UnreachableError

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tunefleet.errors import ConflictError, InputError
-from tunefleet.lifecycle.cycle import StepName
-from tunefleet.lifecycle.model_version import Stage
+from tunefleet.lifecycle.cycle import Stage, StepName
 from tunefleet.spec.documents.campaign_document import CampaignBudgetSpec, CampaignSpec
 
 # Spending on a provider's task; one row per task.

@@ -10,7 +10,7 @@ import orjson
 from tunefleet.campaign.service.cycle_state import CycleState
 from tunefleet.campaign.service.status import await_person, parsed, readable, tell
 from tunefleet.db import Connection
-from tunefleet.db.campaigns import campaigns, cycles, tracking_outbox
+from tunefleet.db.campaigns import campaigns, cycles
 from tunefleet.db.campaigns.campaigns import CampaignRow
 from tunefleet.db.campaigns.cycles import CycleRow, StepRow
 from tunefleet.errors import ConflictError
@@ -153,7 +153,7 @@ def advance(
     tell(connection, row, "campaign.step", now, cycle=cycle.number, step=cycle.step)
     # In the same transaction as the outcome, so that no tracker is missed after a crash.
     for tracker in outcome.get("trackers", ()):
-        tracking_outbox.enter(connection, row.seq, cycle.number, tracker, now)
+        cycles.enter_tracking(connection, row.seq, cycle.number, tracker, now)
     done = {each.step for each in steps_of(connection, cycle) if each.status == StepStatus.DONE}
     # A cycle that was moved back skips the later steps whose outcome it has kept.
     step = next((each for each in StepName(cycle.step).and_later if each.value not in done), None)

@@ -30,14 +30,13 @@ from tunefleet.campaign.service.cycle_state import (
 from tunefleet.campaign.service.status import ACTIVE, TOPIC, await_person, same_reason, tell, topic
 from tunefleet.campaign.service.step_progress import Activity
 from tunefleet.db import Connection, wake
-from tunefleet.db.campaigns import campaigns, models, spend
+from tunefleet.db.campaigns import campaigns, models
 from tunefleet.db.campaigns import cycles as cycle_rows
-from tunefleet.db.campaigns.campaigns import CampaignRow, LineRow
+from tunefleet.db.campaigns.campaigns import CampaignRow, LineRow, SpendRow
 from tunefleet.db.campaigns.cycles import CycleRow
-from tunefleet.db.campaigns.spend import SpendRow
 from tunefleet.errors import NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus
-from tunefleet.observability.scrub import scrub
+from tunefleet.observability.logs import scrub
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.notifications.messages import spell_until
 
@@ -276,7 +275,7 @@ class CampaignRepository:
             # Without a lease check: money was spent even if the campaign has another holder by now.
             row = _known(connection, state.campaign_id)
             now = self._core.clock.wall()
-            spend.enter(connection, SpendRow(row.seq, state.number, what, key, amount, now))
+            campaigns.enter_spend(connection, SpendRow(row.seq, state.number, what, key, amount, now))
 
         await self._core.write(operation)
 
@@ -292,8 +291,8 @@ class CampaignRepository:
         def operation(connection: Connection) -> Budget:
             row, own = _known(connection, state.campaign_id), None if ordered else state.order_key
             return Budget(
-                spent=spend.total(connection, row.seq, but=own),
-                tasks_at=tuple(spend.times(connection, row.seq, TASK, after=after, but=own)),
+                spent=campaigns.total_spend(connection, row.seq, but=own),
+                tasks_at=tuple(campaigns.spend_times(connection, row.seq, TASK, after=after, but=own)),
                 failures=row.failures,
             )
 

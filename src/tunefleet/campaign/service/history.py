@@ -13,8 +13,7 @@ from tunefleet.db.campaigns.cycles import CycleRow
 from tunefleet.db.repositories import events
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.pagination import before, bounded
-from tunefleet.orchestrator.views import event_view
+from tunefleet.orchestrator.views import before_cursor, bounded_limit, event_view
 from tunefleet.schemas.api import EventView, Page
 from tunefleet.schemas.campaign import CampaignLog, CycleView, LineageView
 
@@ -37,7 +36,7 @@ async def read_log(
     """
 
     def operation(connection: Connection) -> CampaignLog:
-        row, count = find(connection, actor, reference), bounded(limit)
+        row, count = find(connection, actor, reference), bounded_limit(limit)
         if after is None:
             found = campaigns.tail(connection, row.seq, limit=count, cycle=cycle)
         else:
@@ -105,7 +104,7 @@ async def topic_of(core: ServerContext, actor: Actor, reference: str) -> str:
 def _cycles(
     connection: Connection, actor: Actor, reference: str, limit: int, cursor: str | None
 ) -> tuple[CampaignRow, list[CycleRow], str | None]:
-    row, count = find(connection, actor, reference), bounded(limit)
-    found = cycles.page(connection, row.seq, limit=count + 1, before=before(cursor))
+    row, count = find(connection, actor, reference), bounded_limit(limit)
+    found = cycles.page(connection, row.seq, limit=count + 1, before=before_cursor(cursor))
     shown = found[:count]
     return row, shown, str(shown[-1].number) if len(found) > count else None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
 
+from tunefleet.campaign.service import views
 from tunefleet.campaign.service.cycle_state import CycleState, ModelVersion, NewVersion
 from tunefleet.campaign.service.status import tell
 from tunefleet.db import Connection
@@ -14,10 +15,13 @@ from tunefleet.db.campaigns import campaigns, models
 from tunefleet.db.campaigns.models import ModelRow
 from tunefleet.db.repositories import artifacts
 from tunefleet.errors import ConflictError, NotFoundError
-from tunefleet.lifecycle.cycle import StepName
-from tunefleet.lifecycle.model_version import Stage, move
+from tunefleet.lifecycle.cycle import Stage, StepName, move_version
 from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_id
+from tunefleet.orchestrator.views import before_cursor, bounded_limit, split_page
+from tunefleet.schemas.api import Page
+from tunefleet.schemas.campaign import ModelVersionView
 
 _LIST: Final = "`tunefleet models ls` lists them."
 _REGISTRY_KEYS: Final = ("artifact_id", "kept_from")
@@ -105,7 +109,7 @@ def settle(connection: Connection, row: ModelRow, stage: Stage, now: float, *, r
     Raises:
         IllegalTransition: If the lifecycle does not allow the change.
     """
-    move(Stage(row.stage), stage)
+    move_version(Stage(row.stage), stage)
     changes: dict[str, Any] = {"stage": stage.value, "reason": reason}
     if stage is Stage.PROMOTED:
         old = models.promoted(connection, row.project, row.owner, row.name)
@@ -204,3 +208,73 @@ def _stored_location(
     }  # fmt: skip
     artifacts.insert_one(connection, row, artifacts.files(connection, made.id))
     return orjson.dumps({**location, "artifact_id": own, "kept_from": made.id}).decode()
+
+
+async def list_versions(
+    core: ServerContext,
+    actor: Actor,
+    *,
+    limit: int = 50,
+    cursor: str | None = None,
+    name: str | None = None,
+    owner: str | None = None,
+    stages: Sequence[str] | None = None,
+) -> Page[ModelVersionView]:
+    """Return versions of models, newest first."""
+    may_read(actor)
+    start, count = before_cursor(cursor), bounded_limit(limit)
+
+    def operation(connection: Connection) -> Page[ModelVersionView]:
+        found = models.page(
+            connection, project=actor.project, limit=count + 1, before=start, owner=owner, name=name, stages=stages
+        )
+        rows, next_cursor = split_page(found, count)
+        return Page[ModelVersionView](items=tuple(views.model_view(row) for row in rows), next_cursor=next_cursor)
+
+    return await core.read(operation)
+
+
+async def get_version(
+    core: ServerContext, actor: Actor, name: str, version: int | None = None, *, owner: str | None = None
+) -> ModelVersionView:
+    """Return a version of a model; by default the promoted one, or the newest if none is.
+
+    Raises:
+        ConflictError: If several users have a model of that name.
+    """
+    return await core.read(lambda connection: views.model_view(find(connection, actor, name, version, owner=owner)))
+
+
+async def promote(
+    core: ServerContext, actor: Actor, name: str, version: int, *, owner: str | None = None
+) -> ModelVersionView:
+    """Promote a version regardless of the gate; the one that was promoted is archived.
+
+    Raises:
+        ForbiddenError: If it belongs to another user.
+        ConflictError: If it is already promoted.
+    """
+
+    def operation(connection: Connection) -> ModelVersionView:
+        row = mine(connection, actor, name, version, owner=owner)
+        if row.stage == Stage.PROMOTED:
+            raise ConflictError(f"Version {version} of {row.name} is already promoted.")
+        reason, now = f"{actor.owner} promoted it.", core.clock.wall()
+        return views.model_view(settle(connection, row, Stage.PROMOTED, now, reason=reason))
+
+    return await core.write(operation)
+
+
+async def rollback(core: ServerContext, actor: Actor, name: str, *, owner: str | None = None) -> ModelVersionView:
+    """Promote the previously promoted version.
+
+    Raises:
+        ForbiddenError: If it belongs to another user.
+        ConflictError: If no version is promoted, or none was before it.
+    """
+
+    def operation(connection: Connection) -> ModelVersionView:
+        row = mine(connection, actor, name, owner=owner)
+        return views.model_view(roll_back(connection, row, core.clock.wall()))
+
+    return await core.write(operation)

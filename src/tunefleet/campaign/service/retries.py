@@ -12,8 +12,7 @@ from tunefleet.db.campaigns import cycles as cycle_rows
 from tunefleet.db.campaigns.campaigns import CampaignRow
 from tunefleet.db.campaigns.cycles import CycleRow
 from tunefleet.errors import ConflictError, NotFoundError
-from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus
-from tunefleet.lifecycle.model_version import Stage
+from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, Stage, StepName, StepStatus
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.schemas.campaign import CampaignDetail, CampaignRetry, ModelVersionView

@@ -19,7 +19,7 @@ from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import Actor, may_read, may_submit
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_id
-from tunefleet.orchestrator.pagination import before, bounded, split
+from tunefleet.orchestrator.views import before_cursor, bounded_limit, split_page
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.campaign import CampaignApplied, CampaignDetail, CampaignView
 from tunefleet.spec.documents.campaign_document import CampaignSpec
@@ -65,13 +65,13 @@ async def list_(
 ) -> Page[CampaignView]:
     """Return campaigns, newest first."""
     may_read(actor)
-    start, count = before(cursor), bounded(limit)
+    start, count = before_cursor(cursor), bounded_limit(limit)
 
     def operation(connection: Connection) -> Page[CampaignView]:
         found = campaigns.page(
             connection, project=actor.project, limit=count + 1, before=start, statuses=statuses, owner=owner
         )
-        rows, next_cursor = split(found, count)
+        rows, next_cursor = split_page(found, count)
         items = tuple(views.campaign_view(connection, row) for row in rows)
         return Page[CampaignView](items=items, next_cursor=next_cursor)
 

@@ -12,12 +12,19 @@ from tunefleet.campaign.service import cycles
 from tunefleet.campaign.service.cycle_state import CycleState, Unreadable
 from tunefleet.campaign.service.status import parsed, topic
 from tunefleet.db import Connection, wake
-from tunefleet.db.campaigns import campaigns, spend, tracking_outbox
+from tunefleet.db.campaigns import campaigns
 from tunefleet.db.campaigns import cycles as cycle_rows
 from tunefleet.db.campaigns.campaigns import LineRow
-from tunefleet.db.campaigns.tracking_outbox import TrackingRow
+from tunefleet.db.campaigns.cycles import (
+    TrackingRow,
+    any_undelivered,
+    change_tracking,
+    forget_tracking,
+    next_delivery_at,
+    undelivered,
+)
 from tunefleet.lifecycle.cycle import StepName
-from tunefleet.observability.scrub import scrub
+from tunefleet.observability.logs import scrub
 from tunefleet.orchestrator.context import ServerContext
 
 FIRST_PAUSE_S: Final = 60.0
@@ -63,7 +70,7 @@ class TrackingOutbox:
         def operation(connection: Connection) -> list[PendingDelivery]:
             unreadable.clear()
             found = []
-            for row in tracking_outbox.untold(connection, now, limit=_BATCH):
+            for row in undelivered(connection, now, limit=_BATCH):
                 try:
                     found.append(_untold(connection, row))
                 except Unreadable as error:
@@ -79,11 +86,11 @@ class TrackingOutbox:
     async def next_at(self) -> float | None:
         """Return the Unix time when the next delivery is due that is not due yet; None if there is none."""
         now = self._core.clock.wall()
-        return await self._core.read(lambda connection: tracking_outbox.next_at(connection, now))
+        return await self._core.read(lambda connection: next_delivery_at(connection, now))
 
     async def waits(self) -> bool:
         """Whether any delivery is pending, now or later."""
-        return await self._core.read(tracking_outbox.any_untold)
+        return await self._core.read(any_undelivered)
 
     async def delivered(self, untold: PendingDelivery, place: str) -> None:
         """Record that a cycle was delivered to a tracker."""
@@ -91,7 +98,7 @@ class TrackingOutbox:
 
         def operation(connection: Connection) -> None:
             now = self._core.clock.wall()
-            if tracking_outbox.change(connection, untold.row, {"told_at": now, "place": text, "error": None}):
+            if change_tracking(connection, untold.row, {"told_at": now, "place": text, "error": None}):
                 _log(connection, untold.row, "info", f"recorded in {untold.tracker}: {text}", now)
 
         await self._core.write(operation)
@@ -107,7 +114,7 @@ class TrackingOutbox:
         def operation(connection: Connection) -> None:
             now = self._core.clock.wall()
             changes = {"tries": tries, "not_before": now + again_s, "error": text}
-            changed = tracking_outbox.change(connection, row, changes)
+            changed = change_tracking(connection, row, changes)
             # A tracker that is down for days must not fill the campaign's log.
             if changed and (tries == 1 or tries % _LOG_EVERY == 0 or text != row.error):
                 more = f"{text} Retrying in {again_s:,.0f} s; the campaign continues."
@@ -121,7 +128,7 @@ class TrackingOutbox:
 
         def operation(connection: Connection) -> None:
             now = self._core.clock.wall()
-            tracking_outbox.forget(connection, untold.row)
+            forget_tracking(connection, untold.row)
             _log(connection, untold.row, "info", f"the cycle is no longer recorded in {untold.tracker}", now)
 
         await self._core.write(operation)
@@ -138,7 +145,7 @@ def _untold(connection: Connection, row: TrackingRow) -> PendingDelivery | None:
     # Tracker settings of the newest spec apply, so that a corrected typo also helps pending deliveries.
     now = parsed(campaign.spec)
     spec = state.spec.model_copy(update={"wandb_project": now.wandb_project, "tracking": now.tracking})
-    cost = spend.of_cycles(connection, row.campaign_seq).get(row.cycle, 0.0)
+    cost = campaigns.spend_of_cycles(connection, row.campaign_seq).get(row.cycle, 0.0)
     return PendingDelivery(replace(state, spec=spec), row.tracker, row.revision, row.recorded_at, cost, row)
 
 

@@ -11,14 +11,12 @@ from tunefleet.campaign.service import step_progress
 from tunefleet.campaign.service.cycles import kept_of
 from tunefleet.campaign.service.status import readable
 from tunefleet.db import Connection
-from tunefleet.db.campaigns import cycles, models, spend, tracking_outbox
+from tunefleet.db.campaigns import campaigns, cycles, models
 from tunefleet.db.campaigns.campaigns import CampaignRow, LineRow
-from tunefleet.db.campaigns.cycles import CycleRow, StepRow
+from tunefleet.db.campaigns.cycles import CycleRow, StepRow, TrackingRow
 from tunefleet.db.campaigns.models import ModelRow
-from tunefleet.db.campaigns.tracking_outbox import TrackingRow
-from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName, StepStatus
-from tunefleet.lifecycle.model_version import Stage
-from tunefleet.observability.scrub import scrub
+from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, Stage, StepName, StepStatus
+from tunefleet.observability.logs import scrub
 from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
 from tunefleet.schemas.campaign import (
     CampaignDetail,
@@ -80,7 +78,7 @@ def _fields(connection: Connection, row: CampaignRow) -> dict[str, Any]:
         "cycle": cycle_views(connection, row, shown, steps=False)[0] if shown else None,
         "next_at": to_datetime(row.next_at) if idle and row.next_at else None,
         "failures": row.failures,
-        "spent": spend.total(connection, row.seq),
+        "spent": campaigns.total_spend(connection, row.seq),
         "promoted": None if promoted is None else promoted.version,
         "created_at": to_datetime(row.created_at),
         "changed_at": to_datetime(row.changed_at),
@@ -93,8 +91,8 @@ def cycle_views(
     """Show cycles of a campaign."""
     numbers = [each.number for each in found]
     of_steps = cycles.steps(connection, row.seq, numbers) if steps else []
-    costs = spend.of_cycles(connection, row.seq)
-    tracked = tracking_outbox.of_cycles(connection, row.seq, numbers)
+    costs = campaigns.spend_of_cycles(connection, row.seq)
+    tracked = cycles.tracking_of(connection, row.seq, numbers)
     versions = {made.cycle: made.version for made in models.of_campaign(connection, row.id, numbers)}
     return [
         _cycle(

@@ -21,11 +21,10 @@ from collections.abc import Mapping
 from tunefleet.campaign.contract import Step
 from tunefleet.campaign.steps.data import DataStep, UploadStep
 from tunefleet.campaign.steps.evaluate import EvaluateStep
-from tunefleet.campaign.steps.gate import GateStep
+from tunefleet.campaign.steps.gate import GateStep, SelectStep
 from tunefleet.campaign.steps.merge import MergeStep
 from tunefleet.campaign.steps.publish import PublishStep
 from tunefleet.campaign.steps.record import RecordStep
-from tunefleet.campaign.steps.select import SelectStep
 from tunefleet.campaign.steps.sleep import SleepStep
 from tunefleet.campaign.steps.submit import SubmitStep
 from tunefleet.campaign.steps.wait import WaitStep

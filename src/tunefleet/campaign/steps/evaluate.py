@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-from tunefleet.campaign import data_documents, promotion_rule
+from tunefleet.campaign import data_documents
 from tunefleet.campaign.contract import Base, Candidate, CycleFailed, Later, NeedsYou, Outcome, Repeatable, StepContext
+from tunefleet.campaign.steps import gate
 from tunefleet.campaign.steps.submit import chosen_base, original
 from tunefleet.campaign.task_client import (
     CampaignTaskClient,
@@ -91,7 +92,7 @@ def _leave_out(error: BaseException, tries: int) -> bool:
 
 def _check_some(measured: list[dict[str, Any] | None], left_out: list[str]) -> None:
     """Raise if there is no candidate to select: the models are paid for, so a user has to decide."""
-    if promotion_rule.best([None if each is None else float(each["loss"]) for each in measured]) is not None:
+    if gate.best([None if each is None else float(each["loss"]) for each in measured]) is not None:
         return
     why = " ".join(left_out) or "No eval loss is a finite, non-negative number."
     raise NeedsYou(

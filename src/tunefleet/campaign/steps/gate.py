@@ -1,19 +1,21 @@
-"""`gate`: decide on promotion by a row-by-row comparison with the base and with the promoted model."""
+"""`select` and `gate`: choose the best candidate, and decide on its promotion, from our own evaluations."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.analysis.evaluation.comparison import Difference, compare
-from tunefleet.campaign import promotion_rule
-from tunefleet.campaign.contract import Later, Outcome, Repeatable, StepContext
+from tunefleet.campaign.contract import Later, Outcome, Repeatable, StepContext, StepFailed
 from tunefleet.campaign.scratch_folder import step_folder
 from tunefleet.campaign.task_client import result_of
 from tunefleet.errors import NotFoundError
 from tunefleet.lifecycle.cycle import StepName
+from tunefleet.spec.documents.campaign_document import CampaignGateSpec
 from tunefleet.spec.tasks.evaluate_task import ITEMS_FOLDER
 
 # For a candidate that is the same model as the one that it is compared with.
@@ -42,7 +44,7 @@ class GateStep(Repeatable):
         async with step_folder(context, "gate") as folder:
             items = {task: await _items(context, task, folder / task) for task in results}
             differences, higher = await asyncio.to_thread(_differences, intent, results, items)
-        decision = promotion_rule.decide(context.spec.gate, differences, higher_is_better=higher)
+        decision = decide(context.spec.gate, differences, higher_is_better=higher)
         await context.log(decision.reason)
         return decision.as_json()
 
@@ -70,3 +72,117 @@ def _differences(
         rows = {row.metric: row for row in compare({task: results[task], candidate: results[candidate]}, find)}
         found[name] = rows[metric].differences[1]
     return found, bool(results[candidate]["metrics"][metric]["higher_is_better"])
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """How much better a candidate is than another model.
+
+    Args:
+        value: In units of the metric; above 0 is better.
+        low: Lower bound of its confidence interval; None if there is none.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    passed: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class GateDecision:
+    """Whether a candidate is promoted.
+
+    Args:
+        against: Name of the compared model → gain over it.
+    """
+
+    passed: bool
+    reason: str
+    against: Mapping[str, Gain]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return a JSON-compatible dict."""
+        return asdict(self)
+
+
+def decide(
+    wanted: CampaignGateSpec, differences: Mapping[str, Difference | None], *, higher_is_better: bool
+) -> GateDecision:
+    """Decide whether a candidate is promoted: it must be better than every compared model.
+
+    Args:
+        differences: Name of a model → the candidate's metric minus the model's, paired row by row.
+    """
+    gains = {name: _gain(wanted, each, higher_is_better=higher_is_better) for name, each in differences.items()}
+    refused = [f"{gain.why} the {name}" for name, gain in gains.items() if not gain.passed]
+    if refused:
+        return GateDecision(False, f"The candidate is {', and '.join(refused)}.", gains)
+    better = ", ".join(f"{gain.value:.4g} than the {name}" for name, gain in gains.items())
+    return GateDecision(True, f"The candidate's {wanted.metric} is better by {better}.", gains)
+
+
+def _gain(wanted: CampaignGateSpec, found: Difference | None, *, higher_is_better: bool) -> Gain:
+    if found is None or found.low is None or found.high is None:
+        return Gain(0.0 if found is None else found.value, None, None, False, "not comparable, row by row, with")
+    sign = 1.0 if higher_is_better else -1.0
+    value = sign * found.value
+    low, high = sorted((sign * found.low, sign * found.high))
+    if not all(map(math.isfinite, (value, low, high))):
+        return Gain(value, low, high, False, "not measurable against")
+    if low <= 0:
+        return Gain(value, low, high, False, "not significantly better than")
+    if value < wanted.min_gain:
+        return Gain(value, low, high, False, f"better by {value:.4g} only, less than {wanted.min_gain:g}, than")
+    return Gain(value, low, high, True, "better than")
+
+
+def best(losses: Sequence[float | None], scores: Sequence[float | None] | None = None) -> int | None:
+    """Return the index of the best candidate; None if none has an eval loss that is finite and not negative."""
+    usable = [
+        (_cost(scores, index), loss, index)
+        for index, loss in enumerate(losses)
+        if loss is not None and math.isfinite(loss) and loss >= 0
+    ]
+    return min(usable)[2] if usable else None
+
+
+def _cost(scores: Sequence[float | None] | None, index: int) -> float:
+    score = None if scores is None else scores[index]
+    return math.inf if score is None or not math.isfinite(score) else -score
+
+
+class SelectStep(Repeatable):
+    """Selects a candidate; the provider's own scores are not used."""
+
+    name = StepName.SELECT
+
+    async def plan(self, context: StepContext) -> Outcome:
+        """Plan the selection from the evaluations."""
+        evaluated = context.outcome(StepName.EVALUATE)
+        measured, metric = evaluated["candidates"], evaluated.get("metric", "loss")
+        losses = [None if each is None else float(each["loss"]) for each in measured]
+        if metric == "loss":
+            return {"losses": losses, "chosen": best(losses)}
+        scores = [None if each is None else _score(each["metrics"][metric]) for each in measured]
+        return {"losses": losses, "metric": metric, "scores": scores, "chosen": best(losses, scores)}
+
+    async def act(self, context: StepContext, intent: Outcome) -> Outcome | Later:
+        """Return the selected candidate."""
+        chosen = intent["chosen"]
+        if chosen is None:
+            # `evaluate` has already checked this; fail without ordering again.
+            raise StepFailed("No candidate has an eval loss that is a finite, non-negative number.")
+        candidate = context.outcome(StepName.WAIT)["candidates"][chosen]
+        loss = intent["losses"][chosen]
+        evaluation = context.outcome(StepName.EVALUATE)["candidates"][chosen]
+        metric = intent.get("metric")
+        other = "" if metric is None else f", {metric} {evaluation['metrics'][metric]['value']:.4f}"
+        await context.log(f"{candidate['name']} is selected: eval loss {loss:.4f}{other}")
+        return {"candidate": candidate, "evaluation": evaluation, "loss": loss}
+
+
+def _score(metric: Mapping[str, Any]) -> float:
+    """Return a metric's value, negated if lower is better."""
+    return float(metric["value"]) * (1.0 if metric["higher_is_better"] else -1.0)

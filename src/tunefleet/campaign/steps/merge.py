@@ -6,10 +6,9 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from tunefleet.campaign.contract import Base, Candidate, CycleFailed, Later, Outcome, Repeatable, StepContext
-from tunefleet.campaign.hub_models import HUB, repo_of
-from tunefleet.campaign.merging.runpod import Merging, RunPod, Waiting
-from tunefleet.campaign.merging.runpod_wire import QUEUED
 from tunefleet.campaign.order_cancellation import cost_of_merge
+from tunefleet.campaign.publish_targets import HUB, repo_of
+from tunefleet.campaign.runpod import QUEUED, Merging, RunPod, Waiting
 from tunefleet.campaign.service.step_progress import Activity
 from tunefleet.campaign.steps.evaluate import of_candidate
 from tunefleet.campaign.steps.submit import chosen_base

@@ -8,11 +8,11 @@ from typing import Any
 
 from tunefleet.campaign import publish_targets
 from tunefleet.campaign.contract import Candidate, Later, Outcome, Repeatable, StepContext
-from tunefleet.campaign.hub_models import HUB
+from tunefleet.campaign.publish_targets import HUB
 from tunefleet.campaign.scratch_folder import step_folder
 from tunefleet.campaign.service.step_progress import Activity
 from tunefleet.integrations.publishing import hub
-from tunefleet.integrations.publishing.campaign_card import Story, write_card
+from tunefleet.integrations.publishing.card import Story, write_campaign_card
 from tunefleet.lifecycle.cycle import StepName
 
 
@@ -43,7 +43,7 @@ class PublishStep(Repeatable):
             return {"url": merged["url"]}
         async with step_folder(context, "publish") as folder:
             await _fetch(context, merged, folder)
-            await asyncio.to_thread(write_card, folder, _story(context))
+            await asyncio.to_thread(write_campaign_card, folder, _story(context))
             where = await publish_targets.put(context, to, folder)
         await context.log(f"published: {where}")
         return {"url": to, "where": where}

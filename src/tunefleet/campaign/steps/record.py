@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tunefleet.campaign.contract import Later, Outcome, Repeatable, StepContext
-from tunefleet.campaign.hub_models import HUB
+from tunefleet.campaign.publish_targets import HUB
 from tunefleet.campaign.service.cycle_state import NewVersion
 from tunefleet.integrations.trackers import catalog
-from tunefleet.lifecycle.cycle import StepName
-from tunefleet.lifecycle.model_version import Stage
+from tunefleet.lifecycle.cycle import Stage, StepName
 from tunefleet.settings import TrackingSettings, load
 
 # Fields of a merge's outcome that locate the model.

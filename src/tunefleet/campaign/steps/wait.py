@@ -8,8 +8,8 @@ from typing import Final
 
 from tunefleet.campaign import object_store, publish_targets
 from tunefleet.campaign.contract import Later, NeedsYou, OrderFailed, Outcome, Repeatable, StepContext
-from tunefleet.campaign.hub_models import with_form
 from tunefleet.campaign.order_cancellation import cost_of_time
+from tunefleet.campaign.publish_targets import with_form
 from tunefleet.errors import UnreachableError
 from tunefleet.lifecycle.cycle import StepName
 

@@ -187,7 +187,7 @@ def _rows(number: int, dataset: CampaignDatasetSpec, file: Path | None, forecast
 def _chunks(
     spec: CampaignSpec, counts: list[int], known: CampaignDetail | None, forecast: Forecast, *, complete: bool
 ) -> None:
-    from tunefleet.campaign.position import chunk_at
+    from tunefleet.campaign.data_documents import chunk_at
 
     if not complete or not counts:
         forecast.facts["chunks"] = f"up to {spec.samples_per_training:,} rows each"

@@ -12,8 +12,7 @@ from rich.text import Text
 
 from tunefleet.cli import formatting
 from tunefleet.cli.console import cut, facts, plain, table
-from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus, CycleStatus
-from tunefleet.lifecycle.model_version import Stage
+from tunefleet.lifecycle.cycle import NEEDS_YOU, CampaignStatus, CycleStatus, Stage
 from tunefleet.schemas.campaign import (
     ActivityView,
     CampaignDetail,

@@ -26,7 +26,7 @@ from tunefleet.cli.lazy_group import add, examples
 from tunefleet.cli.options import Timeout, confirm, parse_pairs
 from tunefleet.errors import ConflictError, InputError, UnreachableError
 from tunefleet.runtime.control import JobController, is_settled, list_jobs, paused_jobs, wait_for
-from tunefleet.runtime.control.cleanup import StaleEndpoint, find_stale_endpoints, remove_stale_endpoint
+from tunefleet.runtime.control.discovery import StaleEndpoint, find_stale_endpoints, remove_stale_endpoint
 from tunefleet.schemas.control import CommandState, ControlCommand
 
 app = typer.Typer(help="Control the training runs on this machine.", no_args_is_help=True)

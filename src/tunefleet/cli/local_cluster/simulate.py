@@ -83,10 +83,9 @@ def simulate(
     from tunefleet.cli.local_cluster import simulate_views
     from tunefleet.cli.local_cluster.simulate_target import SimulationTarget
     from tunefleet.simulation import curves, plan
-    from tunefleet.simulation import plot as plotter
 
     if plot is not None:
-        plotter.check(plot)
+        curves.check(plot)
     loads = plan.read_steps(steps) if steps else (workers,)
     wanted = [
         plan.Plan(
@@ -110,11 +109,11 @@ def simulate(
         summed = curves.series(found)
         print_json(summed) if as_json else say(simulate_views.series(summed))
         if plot is not None:
-            plotter.draw_series(summed, plot)
+            curves.draw_series(summed, plot)
     else:
         print_json(found[0]) if as_json else say(simulate_views.load(found[0]))
         if plot is not None:
-            plotter.draw_load(found[0], plot)
+            curves.draw_load(found[0], plot)
     if any(one.ended == "interrupted" for one in found):
         raise typer.Exit(ExitCode.INTERRUPTED)
     if not all(one.whole for one in found):

@@ -21,9 +21,9 @@ from tunefleet.client.external.result_delivery import BucketDelivery, HttpDelive
 from tunefleet.client.external.ssrf_guard import shown
 from tunefleet.client.transfer import OnProgress
 from tunefleet.errors import InputError, NotFoundError
-from tunefleet.runtime.secrets.resolver import Secrets
+from tunefleet.runtime.secrets import Secrets
 from tunefleet.schemas.api import ArtifactDetail, TaskDetail
-from tunefleet.schemas.compat.task_results import RESULT_NAMES, SINGLE_FILE, ResultEnvelope
+from tunefleet.schemas.worker_guide import RESULT_NAMES, SINGLE_FILE, ResultEnvelope
 from tunefleet.settings import SecretSettings, load, secret_variables
 from tunefleet.spec.options.output import DestinationSpec
 

@@ -14,7 +14,7 @@ from tunefleet.cli.options import Yes, complete_model, confirm, connect
 from tunefleet.cli.transfers import transfer_bar
 from tunefleet.errors import InputError
 from tunefleet.integrations.publishing.targets import refuse_to_overwrite
-from tunefleet.lifecycle.model_version import Stage
+from tunefleet.lifecycle.cycle import Stage
 
 app = typer.Typer(help="List, promote and export the models of campaigns.", invoke_without_command=True)
 

@@ -164,7 +164,7 @@ def redis() -> Finding | None:
     settings = load(RedisSettings)
     if settings.redis_url is None:
         return None
-    from tunefleet.transport.redis.health import ping
+    from tunefleet.transport.redis.connection import ping
 
     try:
         return good("Redis", ping(settings))

@@ -16,7 +16,7 @@ from tunefleet.errors import StoreError
 from tunefleet.settings import ServerSettings, load
 
 if TYPE_CHECKING:
-    from tunefleet.db.backup.archive import Manifest
+    from tunefleet.db.backup import Manifest
     from tunefleet.db.engine.offline import DatabaseStatus
 
 app = typer.Typer(help="Check and migrate the server's database.", no_args_is_help=True)
@@ -98,13 +98,13 @@ def backup(
     The file is a consistent snapshot of a SQLite or PostgreSQL database.
     `tunefleet restore` restores it into either kind. Store it as safely as a password.
     """
-    from tunefleet.db.backup import archive
+    from tunefleet.db.backup import write
 
     target, folder = _place(data)
     if not file.absolute().parent.is_dir():
         raise StoreError(f"There is no folder {file.absolute().parent}.", hint="Create it first.")
     try:
-        manifest = archive.write(target, file, progress=_shown(as_json))
+        manifest = write(target, file, progress=_shown(as_json))
     except OSError as error:
         raise StoreError(f"{file} cannot be written: {error.strerror}.", hint="Choose another path.") from error
     if as_json:
@@ -133,7 +133,7 @@ def restore(
     Stop its servers first. The whole file is checked before anything changes, and the restore is all or nothing. A
     backup of an older version is migrated. API keys of the backup become valid again.
     """
-    from tunefleet.db.backup.archive import restore as restored
+    from tunefleet.db.backup import restore as restored
 
     target, folder = _place(data)
     manifest = restored(file, target, folder, force=force, progress=_shown(as_json))

@@ -14,9 +14,9 @@ from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from tunefleet.errors import TunefleetError
-from tunefleet.observability.scrub import scrub
+from tunefleet.observability.logs import scrub
 from tunefleet.orchestrator import redaction
-from tunefleet.runtime.secrets.resolver import Redaction
+from tunefleet.runtime.secrets import Redaction
 from tunefleet.settings import (
     ClientSettings,
     ProcessSettings,

@@ -1,4 +1,8 @@
-"""`tunefleet graph`: the dependency graph of a workflow, and which results go where."""
+"""`tunefleet graph`: the dependency graph of a workflow, and which results go where.
+
+An edge runs in the lane of its upstream, from which all dependents branch off, or in the lane of its task, which all
+upstreams join. The side with more edges gets the lane, so that fan-in and fan-out stay narrow.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tunefleet.client.external.interrupt import CancelToken
 from tunefleet.client.external.ssrf_guard import SsrfGuard, shown
 from tunefleet.client.throttle import Throttle
 from tunefleet.errors import InputError, TooLargeError, UnreachableError
-from tunefleet.schemas.compat.task_results import ENVELOPE_NAME, ResultEnvelope
+from tunefleet.schemas.worker_guide import ENVELOPE_NAME, ResultEnvelope
 
 _PIECE_BYTES: Final = 1 << 20
 _PERMANENT: Final = frozenset({400, 401, 403, 404, 405, 410, 411, 415, 422})

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, stop_after_attempt
 from tenacity.wait import wait_base, wait_random_exponential
 
-from tunefleet.client.external.webhook import later_s
+from tunefleet.client.external.external_http import later_s
 from tunefleet.errors import UnreachableError
 
 log = logging.getLogger(__name__)

@@ -26,7 +26,7 @@ from tunefleet.client.routes.federation_routes import get_federation, get_versio
 from tunefleet.client.throttle import Throttle
 from tunefleet.client.transport import Policy, Transport
 from tunefleet.errors import UnreachableError
-from tunefleet.federation.feedback import Feedback
+from tunefleet.federation.quantize import Feedback
 from tunefleet.schemas.api import FileEntry
 from tunefleet.schemas.federated import (
     ADAPTER_FILE,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, RootModel
 
-from tunefleet.client.call import Call, Emit, NextLine, OpenLines, Pause, Stream, model, nothing, path
-from tunefleet.client.sse import SseReader
+from tunefleet.client.call import Call, Emit, NextLine, OpenLines, Pause, SseReader, Stream, model, nothing, path
 from tunefleet.errors import UnreachableError
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.schemas.api import EventView, Page

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tunefleet.client.call import Call, Emit, NextLine, OpenLines, Stream, model, nothing, path
-from tunefleet.client.sse import SseReader
+from tunefleet.client.call import Call, Emit, NextLine, OpenLines, SseReader, Stream, model, nothing, path
 from tunefleet.errors import ConflictError, UnreachableError
 from tunefleet.schemas.chat import ChatHeard, ChatPiece, ChatPoll, ChatRequest, ChatTurns, ChatUsage, ChatView
 

@@ -41,11 +41,11 @@ from tunefleet.schemas.api import (
     WorkflowDetail,
     WorkflowView,
 )
-from tunefleet.schemas.compat.task_results import ResultEnvelope, ResultFiles
 from tunefleet.schemas.enrollment import InvitationCreate, InvitationCreated, InvitationView, JoinReply, JoinRequest
 from tunefleet.schemas.fleet import ElasticRequest, ElasticView, WhyView, WorkerView
 from tunefleet.schemas.server_info import PeersView, ServerView, StorageView
 from tunefleet.schemas.ui import ManyReply, ManyRequest
+from tunefleet.schemas.worker_guide import ResultEnvelope, ResultFiles
 from tunefleet.schemas.worker_link import Cursor, JournalBatch
 
 # A server with an object store responds to an upload once the file is stored there: the lowest assumed rate.

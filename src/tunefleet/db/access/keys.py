@@ -1,18 +1,20 @@
-"""API keys, login codes and browser sessions; secrets are stored only as hashes."""
+"""API keys, login codes, browser sessions and invitations; secrets are stored only as hashes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from tunefleet.db.repositories import notifications
 from tunefleet.db.rows import KeyRow
 from tunefleet.db.tables.core import api_keys, meta, sessions
+from tunefleet.db.tables.operations import invitations
 
 _FILES_KEPT: Final = "files_kept_until"
 _USED = update(api_keys).where(api_keys.c.id == bindparam("b_id")).values(last_used_at=bindparam("b_at"))
+_invitation = invitations.c
 
 
 def get_meta(connection: Connection, name: str) -> str | None:
@@ -116,3 +118,69 @@ def drop_session(connection: Connection, token_hash: str) -> None:
 def drop_expired_sessions(connection: Connection, now: float) -> None:
     """Delete expired codes and sessions."""
     connection.execute(delete(sessions).where(sessions.c.expires_at <= now))
+
+
+class InvitationRow(NamedTuple):
+    """An invitation."""
+
+    seq: int
+    id: str
+    project: str
+    token_hash: str
+    worker_id: str | None
+    tags: str | None
+    owner: str
+    created_by: str
+    created_at: float
+    expires_at: float
+    revoked_at: float | None
+    used_at: float | None
+    key_id: str | None
+
+
+def insert_invitation(connection: Connection, row: Mapping[str, Any]) -> None:
+    """Store an invitation."""
+    connection.execute(insert(invitations), [dict(row)])
+
+
+def invitation_by_id(connection: Connection, invitation_id: str, *, project: str) -> InvitationRow | None:
+    """Return an invitation of a project."""
+    return _invitation_where(connection, (_invitation.id == invitation_id) & (_invitation.project == project))
+
+
+def invitation_by_hash(connection: Connection, token_hash: str) -> InvitationRow | None:
+    """Return the invitation whose token has this hash."""
+    return _invitation_where(connection, _invitation.token_hash == token_hash)
+
+
+def invitation_of_key(connection: Connection, key_id: str) -> InvitationRow | None:
+    """Return the invitation that created a key."""
+    return _invitation_where(connection, _invitation.key_id == key_id)
+
+
+def all_invitations(connection: Connection, *, project: str) -> list[InvitationRow]:
+    """Return all invitations of a project, newest first."""
+    query = select(invitations).where(_invitation.project == project).order_by(_invitation.seq.desc())
+    return [InvitationRow(*row) for row in connection.execute(query)]
+
+
+def use_invitation(connection: Connection, invitation_id: str, *, key_id: str, at: float) -> bool:
+    """Mark an invitation as used.
+
+    Returns:
+        Whether it was unused and not withdrawn; of two concurrent calls only one succeeds.
+    """
+    # Compare-and-swap in one statement: a separate check would let two machines join with one token.
+    free = (_invitation.id == invitation_id) & _invitation.used_at.is_(None) & _invitation.revoked_at.is_(None)
+    return connection.execute(update(invitations).where(free).values(used_at=at, key_id=key_id)).rowcount == 1
+
+
+def revoke_invitation(connection: Connection, invitation_id: str, at: float) -> bool:
+    """Withdraw an unused invitation; returns whether there was one."""
+    free = (_invitation.id == invitation_id) & _invitation.used_at.is_(None)
+    return connection.execute(update(invitations).where(free).values(revoked_at=at)).rowcount == 1
+
+
+def _invitation_where(connection: Connection, where: Any) -> InvitationRow | None:
+    row = connection.execute(select(invitations).where(where)).first()
+    return InvitationRow(*row) if row else None

@@ -1,4 +1,4 @@
-"""Campaigns and their claims: a campaign is claimed by compare-and-swap, and the claim ends with its lease."""
+"""Campaigns, their claims (taken by compare-and-swap, ended with the lease), their log lines and their costs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, bindparam, case, delete, func, insert, or_, select, update
 
-from tunefleet.db.tables.campaigns import campaign_cycles, campaign_log, campaigns
+from tunefleet.db.tables.campaigns import campaign_cycles, campaign_log, campaign_spend, campaigns
 from tunefleet.db.tables.operations import campaign_tracking
 
 _at = campaigns.c
@@ -17,6 +17,7 @@ _ACTIVE: Final = "active"
 MAX_LINES: Final = 10_000
 _SPARE: Final = 500
 """Old lines are deleted once per this many new lines of all campaigns."""
+_spend = campaign_spend.c
 
 
 class CampaignRow(NamedTuple):
@@ -206,3 +207,52 @@ def _forget(connection: Connection, seq: int, keep: int) -> None:
     last = connection.execute(newest).scalar()
     if last is not None:
         connection.execute(delete(campaign_log).where(_log_at.campaign_seq == seq, _log_at.seq <= last))
+
+
+class SpendRow(NamedTuple):
+    """An entry; it has a `seq` once it is stored."""
+
+    campaign_seq: int
+    cycle: int
+    what: str
+    key: str
+    amount: float
+    at: float
+    seq: int = 0
+
+
+def enter_spend(connection: Connection, row: SpendRow) -> bool:
+    """Record a cost; false if it was recorded before."""
+    known = select(_spend.seq).where(
+        _spend.campaign_seq == row.campaign_seq, _spend.what == row.what, _spend.key == row.key
+    )
+    if connection.execute(known).first() is not None:
+        return False
+    values = row._asdict()
+    del values["seq"]
+    connection.execute(insert(campaign_spend).values(values))
+    return True
+
+
+def total_spend(connection: Connection, seq: int, *, but: str | None = None) -> float:
+    """Return the costs of a campaign, without entries of the key `but`."""
+    query = select(func.coalesce(func.sum(_spend.amount), 0.0)).where(_spend.campaign_seq == seq)
+    if but is not None:
+        query = query.where(_spend.key != but)
+    return float(connection.execute(query).scalar_one())
+
+
+def spend_times(connection: Connection, seq: int, what: str, *, after: float, but: str | None = None) -> list[float]:
+    """Return when costs were recorded, oldest first."""
+    query = (
+        select(_spend.at).where(_spend.campaign_seq == seq, _spend.what == what, _spend.at > after).order_by(_spend.at)
+    )
+    if but is not None:
+        query = query.where(_spend.key != but)
+    return list(connection.execute(query).scalars())
+
+
+def spend_of_cycles(connection: Connection, seq: int) -> dict[int, float]:
+    """Return the cost of each cycle of a campaign; cycles without cost are omitted."""
+    query = select(_spend.cycle, func.sum(_spend.amount)).where(_spend.campaign_seq == seq).group_by(_spend.cycle)
+    return {cycle: float(amount) for cycle, amount in connection.execute(query)}

@@ -1,4 +1,4 @@
-"""Cycles of campaigns and their steps. A cycle changes only if it is still in the state that the caller read."""
+"""Cycles of campaigns, their steps, and their outbox to trackers. A cycle changes only from the state that was read."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, delete, func, insert, select, update
 
 from tunefleet.db.tables.campaigns import campaign_cycles, campaign_log, campaign_steps, campaigns
+from tunefleet.db.tables.operations import campaign_tracking
 
 _at = campaign_cycles.c
 _step = campaign_steps.c
+_tracking = campaign_tracking.c
 
 
 class CycleRow(NamedTuple):
@@ -124,3 +126,76 @@ def drop_steps(connection: Connection, seq: int, number: int, names: Sequence[st
     """Delete steps of a cycle that repeats them."""
     here = (_step.campaign_seq == seq, _step.cycle == number, _step.step.in_(list(names)))
     connection.execute(delete(campaign_steps).where(*here))
+
+
+class TrackingRow(NamedTuple):
+    """A cycle and one of its trackers; times are Unix times."""
+
+    campaign_seq: int
+    cycle: int
+    tracker: str
+    revision: int
+    recorded_at: float
+    tries: int
+    not_before: float
+    told_at: float | None
+    place: str | None
+    error: str | None
+
+
+def enter_tracking(connection: Connection, seq: int, cycle: int, tracker: str, now: float) -> None:
+    """Queue a cycle for a tracker; a cycle that was queued before gets a new revision."""
+    here = (_tracking.campaign_seq == seq, _tracking.cycle == cycle, _tracking.tracker == tracker)
+    known = connection.execute(select(_tracking.revision).where(*here)).scalar()
+    connection.execute(delete(campaign_tracking).where(*here))
+    revision = 0 if known is None else known + 1
+    row = TrackingRow(seq, cycle, tracker, revision, now, 0, 0.0, None, None, None)
+    connection.execute(insert(campaign_tracking).values(row._asdict()))
+
+
+def undelivered(connection: Connection, now: float, *, limit: int) -> list[TrackingRow]:
+    """Return the rows to deliver by now, of all campaigns, longest waiting first."""
+    query = select(campaign_tracking).where(_tracking.told_at.is_(None), _tracking.not_before <= now)
+    query = query.order_by(
+        _tracking.not_before, _tracking.recorded_at, _tracking.campaign_seq, _tracking.cycle, _tracking.tracker
+    ).limit(limit)
+    return [TrackingRow(*row) for row in connection.execute(query)]
+
+
+def any_undelivered(connection: Connection) -> bool:
+    """Return whether any row is undelivered."""
+    return connection.execute(select(_tracking.cycle).where(_tracking.told_at.is_(None)).limit(1)).first() is not None
+
+
+def next_delivery_at(connection: Connection, after: float) -> float | None:
+    """Return when the next row is due after a time; `None` if there is none."""
+    query = select(func.min(_tracking.not_before)).where(_tracking.told_at.is_(None), _tracking.not_before > after)
+    return connection.execute(query).scalar()
+
+
+def tracking_of(connection: Connection, seq: int, numbers: Sequence[int]) -> list[TrackingRow]:
+    """Return the rows of some cycles of a campaign."""
+    query = select(campaign_tracking).where(_tracking.campaign_seq == seq, _tracking.cycle.in_(list(numbers)))
+    return [TrackingRow(*row) for row in connection.execute(query.order_by(_tracking.cycle, _tracking.tracker))]
+
+
+def change_tracking(connection: Connection, row: TrackingRow, values: Mapping[str, Any]) -> bool:
+    """Change columns of a row; false if it has a newer revision."""
+    where = (
+        _tracking.campaign_seq == row.campaign_seq,
+        _tracking.cycle == row.cycle,
+        _tracking.tracker == row.tracker,
+        _tracking.revision == row.revision,
+    )
+    return connection.execute(update(campaign_tracking).where(*where).values(dict(values))).rowcount > 0
+
+
+def forget_tracking(connection: Connection, row: TrackingRow) -> None:
+    """Delete a row of a tracker that the campaign no longer uses, unless it has a newer revision."""
+    where = (
+        _tracking.campaign_seq == row.campaign_seq,
+        _tracking.cycle == row.cycle,
+        _tracking.tracker == row.tracker,
+        _tracking.revision == row.revision,
+    )
+    connection.execute(delete(campaign_tracking).where(*where))

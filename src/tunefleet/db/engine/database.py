@@ -24,7 +24,7 @@ from tunefleet.db.engine.writer import BeforeCommit, Writer
 from tunefleet.errors import StoreError
 
 if TYPE_CHECKING:
-    from tunefleet.db.engine.notify import PgNotifications
+    from tunefleet.db.engine.postgres import PgNotifications
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class Database:
     def _open_postgres(
         cls, target: str, on_wake: Callable[[frozenset[str]], None], before_commit: BeforeCommit | None
     ) -> Database:
-        from tunefleet.db.engine.notify import PgNotifications  # noqa: PLC0415 -- most servers keep their data in SQLite
+        from tunefleet.db.engine.postgres import PgNotifications  # noqa: PLC0415 -- most servers keep their data in SQLite
 
         url = postgres.address(target)
         engines = postgres.open_engines(url, READERS)

@@ -1,4 +1,4 @@
-"""Federations and their members."""
+"""Federations, their members, and their valid tokens."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tunefleet.db.tables.federation import (
     federation_chunks,
     federation_members,
     federation_rounds,
+    federation_tokens,
     federation_updates,
     federation_versions,
     federations,
@@ -49,6 +50,7 @@ _CHANGE_MEMBER = (
     .where(*(federation_members.c[name] == bindparam(f"b_{name}") for name in _KEY))
     .values({name: bindparam(f"b_{name}") for name in _REST})
 )
+_token = federation_tokens.c
 
 
 class FederationRow(NamedTuple):
@@ -213,3 +215,34 @@ def delete_one(connection: Connection, seq: int) -> None:
     for table in (federation_members, federation_rounds, federation_updates, federation_versions, federation_chunks):
         connection.execute(delete(table).where(table.c.federation_seq == seq))
     connection.execute(delete(federations).where(federations.c.seq == seq))
+
+
+class TokenRow(NamedTuple):
+    """Token state of a federation: number of replacements, and how long the previous token stays valid."""
+
+    federation_id: str
+    serial: int = 0
+    old_until: float | None = None
+
+
+def token(connection: Connection, federation_id: str) -> TokenRow:
+    """Return the token state of a federation; without a replacement there is no row, and the serial is 0."""
+    row = connection.execute(select(federation_tokens).where(_token.federation_id == federation_id)).first()
+    return TokenRow(*row) if row else TokenRow(federation_id)
+
+
+def replace_token(connection: Connection, federation_id: str, *, old_until: float | None) -> TokenRow:
+    """Make the next token valid; the caller has locked the federation."""
+    before = token(connection, federation_id)
+    row = before._replace(serial=before.serial + 1, old_until=old_until)
+    if before.serial == 0:
+        connection.execute(insert(federation_tokens).values(row._asdict()))
+    else:
+        here = _token.federation_id == federation_id
+        connection.execute(update(federation_tokens).where(here).values(row._asdict()))
+    return row
+
+
+def forget_token(connection: Connection, federation_id: str) -> None:
+    """Delete the token state of a deleted federation."""
+    connection.execute(delete(federation_tokens).where(_token.federation_id == federation_id))

@@ -1,20 +1,20 @@
-"""Artifacts, their files, and known and pinned files."""
+"""Artifacts, their files, known and pinned files, and files that workers are uploading directly."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, exists, func, insert, select, true, update
 
 from tunefleet.db.engine.bulk import Bulk
 from tunefleet.db.rows import ArtifactRow
 from tunefleet.db.tables.core import artifact_files, artifacts, blob_pins, blobs, task_inputs
+from tunefleet.db.tables.operations import arriving_files
 
 _KNOWN = select(blobs.c.digest, blobs.c.size_bytes).where(
     blobs.c.project == bindparam("project"), blobs.c.digest.in_(bindparam("digests", expanding=True))
 )
-
 # Built once: every upload runs these, and building a statement takes longer than executing it.
 _VERIFIED = (
     update(blobs)
@@ -29,6 +29,7 @@ _UNPIN_FILES = delete(blob_pins).where(
     blob_pins.c.holder.in_(bindparam("holders", expanding=True)),
     blob_pins.c.digest.in_(bindparam("digests", expanding=True)),
 )
+_at = arriving_files.c
 
 
 def known(connection: Connection, project: str, digests: Sequence[str]) -> set[str]:
@@ -269,3 +270,59 @@ def delete_blobs(connection: Connection, digests: Sequence[str], *, now: float) 
     for start in range(0, len(digests), 500):
         connection.execute(delete(blobs).where(blobs.c.digest.in_(list(digests[start : start + 500]))))
     connection.execute(delete(blob_pins).where(blob_pins.c.until <= now))
+
+
+class ArrivingRow(NamedTuple):
+    """A direct upload in progress."""
+
+    name: str
+    attempt_id: str
+    digest: str
+    size_bytes: int
+    part_bytes: int
+    ref: str
+    begun_at: float
+    busy_until: float
+
+
+def insert_arriving(connection: Connection, row: ArrivingRow) -> None:
+    """Store a new upload."""
+    connection.execute(insert(arriving_files), [row._asdict()])
+
+
+def arriving_of_attempt(connection: Connection, attempt_id: str, digest: str) -> ArrivingRow | None:
+    """Return an attempt's upload of a file."""
+    query = select(arriving_files).where(_at.attempt_id == attempt_id, _at.digest == digest)
+    row = connection.execute(query).first()
+    return None if row is None else ArrivingRow(*row)
+
+
+def touch_arriving(connection: Connection, name: str, busy_until: float) -> bool:
+    """Mark an upload as active; returns whether it exists."""
+    newer = update(arriving_files).where(_at.name == name, _at.busy_until < busy_until).values(busy_until=busy_until)
+    if connection.execute(newer).rowcount:
+        return True
+    return connection.execute(select(_at.name).where(_at.name == name)).first() is not None
+
+
+def delete_arriving(connection: Connection, name: str) -> bool:
+    """Delete an upload; returns whether it existed."""
+    return bool(connection.execute(delete(arriving_files).where(_at.name == name)).rowcount)
+
+
+def arriving_given_up(connection: Connection, before: float) -> list[ArrivingRow]:
+    """Return the uploads that were inactive since a Unix time, oldest first."""
+    query = select(arriving_files).where(_at.busy_until < before).order_by(_at.busy_until)
+    return [ArrivingRow(*row) for row in connection.execute(query)]
+
+
+def arriving_names(connection: Connection) -> set[str]:
+    """Return the names of all uploads."""
+    return set(connection.execute(select(_at.name)).scalars())
+
+
+def arriving_taken(connection: Connection) -> tuple[int, int]:
+    """Return the number of uploads, and the total size of their files."""
+    query = select(func.count(), func.coalesce(func.sum(_at.size_bytes), 0)).select_from(arriving_files)
+    count, size_bytes = connection.execute(query).one()
+    return int(count), int(size_bytes)

@@ -1,4 +1,4 @@
-"""Dependencies between tasks: the edges of pipelines, and what the end of a task affects."""
+"""Dependencies between tasks: the edges of pipelines, what the end of a task affects, and shards with their parents."""
 
 from __future__ import annotations
 
@@ -6,12 +6,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import BindParameter, Connection, bindparam, delete, insert, literal, select, union, union_all
+from sqlalchemy import (
+    BindParameter,
+    Connection,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    literal,
+    select,
+    union,
+    union_all,
+)
 
 from tunefleet.db.rows import TaskRow
 from tunefleet.db.tables.core import artifacts, task_inputs, tasks
+from tunefleet.db.tables.federation import federations
 from tunefleet.db.tables.fleet import shards, task_edges
-from tunefleet.lifecycle.task import FINAL
+from tunefleet.lifecycle.task import FINAL, TaskStatus
 
 _FINAL: Final = tuple(status.value for status in FINAL)
 _DEPENDENT, _PARENT, _PART = range(3)
@@ -32,6 +45,29 @@ _UPSTREAMS = (
     .join(tasks, tasks.c.seq == task_edges.c.upstream_seq)
     .where(task_edges.c.task_seq.in_(bindparam("seqs", expanding=True)))
     .order_by(task_edges.c.task_seq, task_edges.c.upstream_seq)
+)
+_SHARDS_OF = select(shards).where(shards.c.task_seq.in_(bindparam("seqs", expanding=True)))
+_OF_PARENTS = (
+    select(shards.c.parent_seq, tasks)
+    .join(tasks, tasks.c.seq == shards.c.task_seq)
+    .where(shards.c.parent_seq.in_(bindparam("seqs", expanding=True)))
+    .order_by(shards.c.parent_seq, shards.c.number)
+)
+_STATUSES = (
+    select(tasks.c.status)
+    .join(shards, shards.c.task_seq == tasks.c.seq)
+    .where(shards.c.parent_seq == bindparam("seq"))
+    .order_by(shards.c.number)
+)
+_parent = tasks.alias()
+_FEDERATED = select(federations.c.task_seq).where(federations.c.task_seq.is_not(None))
+_DONE = (
+    select(shards.c.parent_seq)
+    .join(_parent, _parent.c.seq == shards.c.parent_seq)
+    .join(tasks, tasks.c.seq == shards.c.task_seq)
+    .where(_parent.c.status == TaskStatus.RUNNING.value, shards.c.parent_seq.not_in(_FEDERATED))
+    .group_by(shards.c.parent_seq)
+    .having(func.min(case((tasks.c.status == TaskStatus.COMPLETED.value, 1), else_=0)) == 1)
 )
 
 
@@ -140,3 +176,50 @@ def workflows_needed(connection: Connection, workflow_seqs: Sequence[int]) -> se
 def delete_of_tasks(connection: Connection, rows: Sequence[TaskRow]) -> None:
     """Delete the dependencies of deleted tasks; their dependents keep theirs."""
     connection.execute(delete(task_edges).where(task_edges.c.task_seq.in_([row.seq for row in rows])))
+
+
+class ShardRow(NamedTuple):
+    """A task's place as a shard of its parent; `number` counts from 0."""
+
+    task_seq: int
+    parent_seq: int
+    parent_id: str
+    number: int
+    total: int
+
+
+def insert_shards(connection: Connection, rows: Iterable[ShardRow]) -> None:
+    """Store shards."""
+    connection.execute(insert(shards), [row._asdict() for row in rows])
+
+
+def shards_of(connection: Connection, seqs: Sequence[int]) -> dict[int, ShardRow]:
+    """Return the shard rows of tasks, by `seq`; tasks that are not shards are omitted."""
+    if not seqs:
+        return {}
+    rows = (ShardRow(*row) for row in connection.execute(_SHARDS_OF, {"seqs": list(seqs)}))
+    return {row.task_seq: row for row in rows}
+
+
+def shards_of_parents(connection: Connection, seqs: Sequence[int]) -> dict[int, list[TaskRow]]:
+    """Return the shards of tasks in order, by the parent's `seq`; tasks without shards are omitted."""
+    found: dict[int, list[TaskRow]] = {}
+    if seqs:
+        for parent_seq, *row in connection.execute(_OF_PARENTS, {"seqs": list(seqs)}):
+            found.setdefault(parent_seq, []).append(TaskRow(*row))
+    return found
+
+
+def shard_statuses(connection: Connection, parent_seq: int) -> list[TaskStatus]:
+    """Return the statuses of a task's shards, in order."""
+    return [TaskStatus(status) for status in connection.execute(_STATUSES, {"seq": parent_seq}).scalars()]
+
+
+def parents_done(connection: Connection) -> list[int]:
+    """Return the `seq` of running tasks whose shards are all completed; one with a federation ends with that."""
+    return list(connection.execute(_DONE).scalars())
+
+
+def delete_shards(connection: Connection, rows: Sequence[TaskRow]) -> None:
+    """Delete the shard rows of deleted tasks."""
+    connection.execute(delete(shards).where(shards.c.task_seq.in_([row.seq for row in rows])))

@@ -1,10 +1,10 @@
-"""Launches, metric points and other journal records."""
+"""Launches, metric points and other journal records, and the size of the stored journals."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 from sqlalchemy import Connection, bindparam, case, delete, func, insert, or_, select, update
@@ -265,3 +265,49 @@ def _shown(every: Sequence[LaunchRow], parents: Mapping[int, int]) -> dict[int, 
         if index == 0:
             return shown
         index = index_of[parents[child.number]] if child.number in parents else index - 1
+
+
+class JournalTotalsRow(NamedTuple):
+    """Totals of a task's stored journals; `told` and `series` are lists of names as JSON.
+
+    `summary`: JSON of the latest and best metrics and the loss curve, for lists; null before the first point.
+    """
+
+    task_id: str
+    records: int = 0
+    characters: int = 0
+    point_characters: int = 0
+    told: str = "[]"
+    series: str = "[]"
+    summary: str | None = None
+
+
+_TOTALS: Final = select(journal_room).where(journal_room.c.task_id == bindparam("task_id"))
+_NEW_TOTALS: Final = Bulk(insert(journal_room), JournalTotalsRow._fields)
+_SET_TOTALS: Final = Bulk(
+    update(journal_room)
+    .where(journal_room.c.task_id == bindparam("b_task_id"))
+    .values({name: bindparam(name) for name in JournalTotalsRow._fields[1:]}),
+    ["b_task_id", *JournalTotalsRow._fields[1:]],
+)
+
+
+def totals(connection: Connection, task_id: str) -> JournalTotalsRow | None:
+    """Return the totals of a task; `None` before its first record."""
+    row = connection.execute(_TOTALS, {"task_id": task_id}).first()
+    return JournalTotalsRow(*row) if row else None
+
+
+def summaries(connection: Connection, task_ids: Sequence[str]) -> dict[str, str]:
+    """Return the summaries of tasks, as JSON by id; tasks without points are omitted."""
+    if not task_ids:
+        return {}
+    query = select(journal_room.c.task_id, journal_room.c.summary).where(
+        journal_room.c.task_id.in_(list(task_ids)), journal_room.c.summary.is_not(None)
+    )
+    return {task_id: text for task_id, text in connection.execute(query)}
+
+
+def put_totals(connection: Connection, row: JournalTotalsRow, *, new: bool) -> None:
+    """Store the totals of a task."""
+    (_NEW_TOTALS if new else _SET_TOTALS).run(connection, [row])

@@ -1,15 +1,16 @@
-"""Tasks, their specs and results."""
+"""Tasks, their specs, results and trace contexts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from sqlalchemy import Connection, bindparam, delete, exists, func, insert, select, update
 
 from tunefleet.db.engine.bulk import Bulk
 from tunefleet.db.rows import DocumentRow, TaskRow
 from tunefleet.db.tables.core import requirements, task_documents, task_inputs, task_tags, tasks
+from tunefleet.db.tables.operations import task_traces
 from tunefleet.lifecycle.task import FINAL
 
 _FINAL: Final = tuple(status.value for status in FINAL)
@@ -39,7 +40,6 @@ _REACHED = (
     .where(tasks.c.id == bindparam("b_id"), tasks.c.reached < bindparam("b_generation"))
     .values(reached=bindparam("b_generation"))
 )
-
 _STALLED = update(tasks).where(tasks.c.id == bindparam("b_id")).values(stalled_since=bindparam("b_since"))
 
 
@@ -219,3 +219,37 @@ def delete_rows(connection: Connection, rows: Sequence[TaskRow]) -> None:
     connection.execute(delete(task_documents).where(task_documents.c.task_seq.in_(seqs)))
     connection.execute(delete(task_tags).where(task_tags.c.task_seq.in_(seqs)))
     connection.execute(delete(task_inputs).where(task_inputs.c.task_id.in_([row.id for row in rows])))
+
+
+class TraceRow(NamedTuple):
+    """Trace context of a task.
+
+    Args:
+        traceparent: The task's span in W3C format.
+        parent: The span of its submission, in the same format; `None` if there was none.
+    """
+
+    task_id: str
+    traceparent: str
+    parent: str | None = None
+
+
+_NEW_TRACE: Final = Bulk(insert(task_traces), TraceRow._fields)
+_TRACES_OF = select(task_traces).where(task_traces.c.task_id.in_(bindparam("ids", expanding=True)))
+
+
+def add_traces(connection: Connection, rows: Iterable[TraceRow]) -> None:
+    """Store the trace contexts of new tasks."""
+    _NEW_TRACE.run(connection, list(rows))
+
+
+def traces_of(connection: Connection, ids: Sequence[str]) -> dict[str, TraceRow]:
+    """Return the trace contexts of tasks, by task; tasks without one are omitted."""
+    if not ids:
+        return {}
+    return {row[0]: TraceRow(*row) for row in connection.execute(_TRACES_OF, {"ids": list(ids)})}
+
+
+def delete_traces(connection: Connection, ids: Sequence[str]) -> None:
+    """Delete the trace contexts of deleted tasks."""
+    connection.execute(delete(task_traces).where(task_traces.c.task_id.in_(list(ids))))

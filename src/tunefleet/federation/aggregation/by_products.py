@@ -1,4 +1,10 @@
-"""Strategies on the products scale · B · A, whatever basis, rank and alpha the factors have."""
+"""Strategies on the products scale · B · A, whatever basis, rank and alpha the factors have.
+
+Krum: of n updates, f of which may be arbitrary, each gets as its score the sum of the squared distances to its n - f -
+2 nearest neighbors; the smallest score is chosen (`krum`), or the `keep` smallest are averaged (`multi_krum`). The
+updates of f malicious workers cannot be chosen unless they are as near to honest updates as those are to each other.
+Source: Blanchard et al. 2017, https://arxiv.org/abs/1703.02757.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +13,16 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+import numpy as np
+
 from tunefleet.errors import AdapterRefused, InputError
 from tunefleet.federation.adapter import CONFIG, TENSORS, AdapterConfig
 from tunefleet.federation.aggregation.averaging_job import AveragingJob
-from tunefleet.federation.aggregation.distances import squared_norms_and_distances
 from tunefleet.federation.aggregation.exact import Terms, side_by_side, to_rank
-from tunefleet.federation.aggregation.krum import chosen, scores
 from tunefleet.federation.aggregation.linear import Recipe, combine, copy_frozen, recipe
 from tunefleet.federation.aggregation.sources import Source
+from tunefleet.federation.aggregation.stacks import squared_norms_and_distances
+from tunefleet.federation.floats import Wide
 from tunefleet.federation.safetensors_writer import AdapterWriter
 
 # Subfolder of the output for the residual, the part that does not fit into the adapter's rank.
@@ -41,12 +49,12 @@ def nearest(job: AveragingJob) -> AdapterConfig:
     """
     _, apart = squared_norms_and_distances(job.sources)
     byzantine = job.spec.byzantine or 0
-    found = scores(apart, byzantine)
+    found = _krum_scores(apart, byzantine)
     count = len(job.sources)
     keep = 1 if job.spec.name == "krum" else job.spec.keep or count - byzantine
     if keep > count:
         raise InputError(f"multi_krum keeps {keep} updates, but there are only {count}.", hint="Lower keep.")
-    places = chosen(found, keep)
+    places = _krum_chosen(found, keep)
     most = max(float(found[place]) for place in places)
     for place, source in enumerate(job.sources):
         job.scores[source.worker] = float(found[place])
@@ -129,3 +137,22 @@ def _copy(job: AveragingJob, source: Source) -> AdapterConfig:
         combine(recipe([source], [1.0]), written)
     job.bytes_written += written.size_bytes
     return source.config
+
+
+def _krum_scores(apart: Wide, byzantine: int) -> Wide:
+    """Return each update's score."""
+    count = len(apart)
+    if count < 2 * byzantine + 3:
+        raise InputError(
+            f"Krum with byzantine: {byzantine} requires {2 * byzantine + 3} updates; there are {count}.",
+            hint="Raise min_workers, or lower byzantine.",
+        )
+    # Index 0 is the update itself.
+    near = np.sort(apart, axis=1)[:, 1 : count - byzantine - 1]
+    total: Wide = near.sum(axis=1)
+    return total
+
+
+def _krum_chosen(found: Wide, keep: int) -> list[int]:
+    """Return the indexes of the smallest scores; of equal ones the first."""
+    return sorted(int(each) for each in np.argsort(found, kind="stable")[:keep])

@@ -14,9 +14,8 @@ from typing import Final
 import numpy as np
 
 from tunefleet.federation.aggregation.blocks import BLOCK, spans
-from tunefleet.federation.aggregation.distances import squared_norms_and_distances
 from tunefleet.federation.aggregation.sources import Source
-from tunefleet.federation.aggregation.stacks import Piece, Stack
+from tunefleet.federation.aggregation.stacks import Piece, Stack, squared_norms_and_distances
 from tunefleet.federation.floats import Buffers, Wide
 
 _HALVINGS: Final = 60

@@ -2,6 +2,9 @@
 
 With L = [c₁B₁ … cₖBₖ] and R = [A₁; …; Aₖ] the weighted sum of products is L · R, and every inner product of two
 products follows from Lᵀ L and R Rᵀ: ⟨B₁A₁, B₂A₂⟩ = tr((B₁ᵀ B₂)(A₂ A₁ᵀ)). Their size is the sum of the ranks.
+
+Norms and distances are measured on products, because a distance between factors is not one between updates: (B R)(R⁻¹
+A) is the same update for every R. They only need matrices of the size of the ranks.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import numpy as np
 
 from tunefleet.errors import AdapterRefused, InputError
 from tunefleet.federation.adapter import AdapterFile
+from tunefleet.federation.aggregation.blocks import BLOCK, spans
 from tunefleet.federation.aggregation.sources import Source
 from tunefleet.federation.floats import Array, Buffers, Wide
 from tunefleet.federation.layers import Layer
@@ -167,3 +171,41 @@ def stack_of(sources: Sequence[Source], module: str, factors: Sequence[float], b
         ],
         buffers,
     )
+
+
+def squared_norms_and_distances(sources: Sequence[Source]) -> tuple[Wide, Wide]:
+    """Measure updates over all layers, including fully trained ones.
+
+    Args:
+        sources: The adapters; ranks and alphas may differ.
+
+    Returns:
+        The squared Frobenius norm of each adapter's scale · B · A over all layers (fully trained layers do not count,
+        because their base is unknown here), and the squared distance of each pair, in which they do.
+    """
+    count = len(sources)
+    inner, buffers = np.zeros((count, count)), Buffers()
+    for module in sources[0].parts.layers:
+        stack = stack_of(sources, module, [1.0] * count, buffers)
+        inner += stack.products(stack.grams())
+    norms = np.diag(inner).copy()
+    inner += _whole(sources)
+    square = np.diag(inner)
+    apart = np.maximum(square[:, None] + square[None, :] - 2 * inner, 0.0)
+    np.fill_diagonal(apart, 0.0)
+    return norms, apart
+
+
+def _whole(sources: Sequence[Source]) -> Wide:
+    """Return the inner products of the fully trained tensors."""
+    inner = np.zeros((len(sources), len(sources)))
+    first = sources[0]
+    names = first.parts.whole
+    block = max(1024, BLOCK * 8 // max(8, len(sources)))
+    rows = np.empty((len(sources), block), np.float32)
+    for name, start, stop in spans({name: first.file.tensors[name].size for name in names}, block):
+        for source, row in zip(sources, rows, strict=True):
+            source.file.read(source.file.tensors[name], start, row[: stop - start])
+        part = rows[:, : stop - start].astype(np.float64)
+        inner += part @ part.T
+    return inner

@@ -6,8 +6,7 @@ from tunefleet.db.access import audit
 from tunefleet.db.access.audit import AuditRow
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, FederationActor, is_operator, may_administer
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.pagination import before, bounded, split
-from tunefleet.orchestrator.views import to_datetime
+from tunefleet.orchestrator.views import before_cursor, bounded_limit, split_page, to_datetime
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.projects import AuditEntry
 
@@ -44,14 +43,14 @@ async def list_(
         ForbiddenError: If the actor is not an admin.
     """
     may_administer(actor)
-    limit, last = bounded(limit), before(cursor)
+    limit, last = bounded_limit(limit), before_cursor(cursor)
     whose = None if is_operator(actor) else actor.project
     rows = await core.read(
         lambda connection: audit.page(
             connection, project=whose, actor=owner, route=route, since=since, before=last, limit=limit + 1
         )
     )
-    shown, next_cursor = split(rows, limit)
+    shown, next_cursor = split_page(rows, limit)
     return Page[AuditEntry](items=tuple(_entry(row) for row in shown), next_cursor=next_cursor)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tunefleet.db import DEFAULT_PROJECT
-from tunefleet.db.federations.federation_tokens import TokenRow
+from tunefleet.db.federations.federations import TokenRow
 from tunefleet.errors import ForbiddenError
 
 # Topic of revoked keys and federation tokens: every server drops its cached keys.

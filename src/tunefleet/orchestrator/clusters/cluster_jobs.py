@@ -11,7 +11,7 @@ from tunefleet.db import Connection, wake
 from tunefleet.db.access import keys as key_rows
 from tunefleet.db.fleet import clusters, worker_rows
 from tunefleet.db.fleet.clusters import ClusterJobRow
-from tunefleet.db.repositories import attempts, commands, controls, events, tasks
+from tunefleet.db.repositories import attempts, commands, events, tasks
 from tunefleet.db.rows import TaskRow
 from tunefleet.errors import TunefleetError
 from tunefleet.integrations.clusters import ClusterJobState, NodeRequest
@@ -113,9 +113,9 @@ def drain(connection: Connection, job: ClusterJobRow, step: Step, now: float) ->
         barren=max(int(step.barren), job.barren),
     )  # fmt: skip
     for worker_id in clusters.workers_by_key(connection, [job.key_id]).get(job.key_id, []):
-        known = controls.get(connection, worker_id)
+        known = worker_rows.controls_of(connection, worker_id)
         if not known.drains:
-            controls.put(connection, known._replace(drains=1))
+            worker_rows.put_controls(connection, known._replace(drains=1))
 
 
 def record_end(connection: Connection, job: ClusterJobRow, reason: str | None, now: float) -> list[str]:
@@ -142,7 +142,7 @@ def record_end(connection: Connection, job: ClusterJobRow, reason: str | None, n
         unreported_ends.end(connection, lost, now)
         worker_rows.remove(connection, worker_id)
         commands.delete_of_worker(connection, worker_id)
-        controls.forget(connection, worker_id)
+        worker_rows.forget_controls(connection, worker_id)
     if task is not None:
         _publish_message(connection, job, _end_message(job, reason), now)
     else:

@@ -23,7 +23,7 @@ from tunefleet.orchestrator.tasks.fan_out import MANY_WORKERS
 from tunefleet.orchestrator.tasks.relations import Related
 from tunefleet.orchestrator.views import to_datetime
 from tunefleet.schemas.api import WorkflowDetail
-from tunefleet.schemas.compat.v1 import RecordFields, RecordStatus, Submitted, SubmittedTask, TaskAnswer, TaskRecord
+from tunefleet.schemas.v1_tasks import RecordFields, RecordStatus, Submitted, SubmittedTask, TaskAnswer, TaskRecord
 
 # Maximum number of tasks in the plain list.
 NEWEST: Final = 1000

@@ -15,8 +15,8 @@ from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
 from tunefleet.orchestrator.workers import workers
 from tunefleet.placement.policy import category
-from tunefleet.schemas.compat.worker_guide import EndedTask, GuideWorker, Snapshot, Timing
 from tunefleet.schemas.fleet import WorkerView
+from tunefleet.schemas.worker_guide import EndedTask, GuideWorker, Snapshot, Timing
 from tunefleet.transport.redis.worker_guide_events import hardware
 
 # Number of ended tasks in the snapshot.

@@ -118,8 +118,7 @@ async def make(core: ServerContext, work: AggregationInput, folder: Path) -> Agg
 
 def _make(blobs: BlobStore, work: AggregationInput, folder: Path) -> AggregationResult:
     # Imported on use: most servers never aggregate, and NumPy is slow to load.
-    from tunefleet.federation.aggregation.fidelity import with_error  # noqa: PLC0415
-    from tunefleet.federation.aggregation.strategy import aggregate  # noqa: PLC0415
+    from tunefleet.federation.aggregation.strategy import aggregate, with_error  # noqa: PLC0415
 
     into = folder / "made"
     # An attempt that failed on a full disk may have left partial files.

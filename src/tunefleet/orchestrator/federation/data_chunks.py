@@ -17,10 +17,10 @@ from tunefleet.db.repositories import artifacts
 from tunefleet.errors import ConflictError, ForbiddenError, GoneError, NotFoundError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation import signed_links
+from tunefleet.orchestrator.federation import delegated_access
 from tunefleet.orchestrator.federation.chunk_files import ChunkFile
+from tunefleet.orchestrator.federation.delegated_access import Signer
 from tunefleet.orchestrator.federation.participants import FederationCaller, only_worker, worker_name
-from tunefleet.orchestrator.federation.signed_links import Signer
 from tunefleet.orchestrator.federation.status import FOREVER, find_to_take_part, how_to_start
 from tunefleet.orchestrator.storage.signed_urls import Signature
 from tunefleet.orchestrator.views import to_datetime
@@ -63,7 +63,7 @@ async def claim(
         return ChunkClaimed(
             worker=JobWorker(id=worker, worker_id=worker, assigned_chunk=chunk.number, status="assigned"),
             chunk_index=chunk.number,
-            chunk_path=signed_links.chunk_path(reference, chunk.number),
+            chunk_path=delegated_access.chunk_path(reference, chunk.number),
             download_url=sign.chunk(federation.id, reference, chunk.number, chunk.digest),
             sha256=chunk.digest,
             rows=chunk.rows,
@@ -104,11 +104,11 @@ async def get(
         if mine is not None and chunk.worker != mine:
             raise ForbiddenError(
                 f"Chunk {number} of {federation.id} is not assigned to {mine}.",
-                hint=f"POST {signed_links.TRAINING}/jobs/{federation.id}/claim-chunk claims one.",
+                hint=f"POST {delegated_access.TRAINING}/jobs/{federation.id}/claim-chunk claims one.",
             )
         if caller is None:
             assert signature is not None
-            signed_links.verify_chunk(core, federation.id, number, chunk.digest, signature)
+            delegated_access.verify_chunk(core, federation.id, number, chunk.digest, signature)
         return chunk
 
     return await core.read(operation)

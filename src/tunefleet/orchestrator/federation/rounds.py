@@ -2,12 +2,15 @@
 
 A federation has at most one round that is not final. Every change locks the federation's row first, so that no update
 can enter a round that is being closed.
+
+In the federation of a sharded task, a shard keeps its worker name on any machine and in any attempt. Its status is
+read from its task, not stored twice.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -17,16 +20,17 @@ from tunefleet.db.federations import federation_updates, federations, rounds
 from tunefleet.db.federations.federation_updates import COUNTED, DISCARDED, REJECTED, SUPERSEDED, WAITING, UpdateRow
 from tunefleet.db.federations.federations import FederationRow
 from tunefleet.db.federations.rounds import RoundRow
-from tunefleet.db.repositories import artifacts
+from tunefleet.db.repositories import artifacts, dependencies
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason, RoundStatus
-from tunefleet.orchestrator.federation import task_parts
+from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.federation.status import RUNNING, how_to_start, move, publish_event, spec_of
 from tunefleet.spec.options.federation_options import FederationSpec
 
 _COLLECTING: Final = RoundStatus.COLLECTING.value
 _SAMPLING: Final = RoundStatus.SAMPLING.value
+_ASSIGNED: Final = frozenset({TaskStatus.DISPATCHED, TaskStatus.RUNNING})
 
 
 def tick(connection: Connection, seq: int, now: float) -> None:
@@ -69,7 +73,7 @@ def open_next(connection: Connection, row: FederationRow, now: float) -> Federat
 def sample(connection: Connection, row: FederationRow, current: RoundRow, now: float) -> None:
     """Sample the participants of a round, count the updates that wait for it, and close it if they suffice."""
     spec = spec_of(row)
-    sampled = _sampled(row, spec, current.number, task_parts.expected_workers(connection, row))
+    sampled = _sampled(row, spec, current.number, _expected_workers(connection, row))
     names = None if sampled is None else orjson.dumps(sampled).decode()
     collecting = rounds.move(connection, current, RoundReason.SAMPLED, now, values={"participants": names})
     assert collecting is not None, "the federation is locked"
@@ -133,7 +137,7 @@ def _why_closed(connection: Connection, row: FederationRow, current: RoundRow, n
     if len(uploaded) < spec_of(row).min_workers:
         return None
     names = participants(current)
-    if names is None or uploaded.issuperset(task_parts.awaited(connection, row, names)):
+    if names is None or uploaded.issuperset(_awaited(connection, row, names)):
         return RoundReason.ALL_HERE
     return RoundReason.DEADLINE if current.deadline_at is not None and current.deadline_at <= now else None
 
@@ -141,8 +145,8 @@ def _why_closed(connection: Connection, row: FederationRow, current: RoundRow, n
 def _end_if_deserted(connection: Connection, row: FederationRow, current: RoundRow, now: float) -> None:
     """Complete a federation that has too few unfinished shards left for another round."""
     spec = spec_of(row)
-    if row.status == RUNNING and task_parts.has_too_few_left(connection, row, current.number, spec.min_workers):
-        left = any(not status.final for status in (task_parts.statuses(connection, row) or {}).values())
+    if row.status == RUNNING and _has_too_few_left(connection, row, current.number, spec.min_workers):
+        left = any(not status.final for status in (_shard_statuses(connection, row) or {}).values())
         why = f"Fewer than {spec.min_workers} parts were left." if left else "All parts have ended."
         abandon(connection, row, RoundReason.FEDERATION_ENDED, why, now)
         move(connection, row, FederationStatus.COMPLETED, now)
@@ -292,3 +296,44 @@ def _went_on(connection: Connection, row: FederationRow, older: UpdateRow) -> bo
     if older.state != COUNTED:
         return False  # it was queued for the next round, so it precedes this round's version
     return row.version == 0 or federation_updates.replaced_in_its_round(connection, older)
+
+
+def worker_of(number: int) -> str:
+    """Return the worker name of a shard; shards are numbered from 0."""
+    return f"part-{number}"
+
+
+def _shard_statuses(connection: Connection, row: FederationRow) -> Mapping[str, TaskStatus] | None:
+    """Return the status of each shard by worker name; None if the federation belongs to no task."""
+    if row.task_seq is None:
+        return None
+    found = dependencies.shard_statuses(connection, row.task_seq)
+    return {worker_of(number): status for number, status in enumerate(found)}
+
+
+def _expected_workers(connection: Connection, row: FederationRow) -> list[str] | None:
+    """Return the workers that a new round can count on: unfinished shards, and those whose update already waits.
+
+    None if the federation belongs to no task.
+    """
+    found = _shard_statuses(connection, row)
+    if found is None:
+        return None
+    waiting = {each.worker for each in federation_updates.waiting(connection, row.seq)}
+    return sorted({worker for worker, status in found.items() if not status.final} | waiting)
+
+
+def _has_too_few_left(connection: Connection, row: FederationRow, number: int, least: int) -> bool:
+    """Whether too few shards are unfinished for a round to get enough updates."""
+    coming = _expected_workers(connection, row)
+    if coming is None:
+        return False
+    return len(federation_updates.counted_workers(connection, row.seq, number).union(coming)) < least
+
+
+def _awaited(connection: Connection, row: FederationRow, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the participants that a round waits for: of a task's shards, those assigned to a worker."""
+    found = _shard_statuses(connection, row)
+    if found is None:
+        return names
+    return tuple(name for name in names if found.get(name) in _ASSIGNED)

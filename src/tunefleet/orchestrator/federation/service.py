@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from tunefleet.db import Connection
-from tunefleet.db.federations import federation_updates, federations
+from tunefleet.db.federations import federation_chunks, federation_updates, federation_versions, federations
 from tunefleet.db.federations import rounds as round_rows
 from tunefleet.db.federations.federations import FederationRow
-from tunefleet.db.repositories import tasks
+from tunefleet.db.repositories import artifacts, events, notifications, tasks
 from tunefleet.db.rows import TaskRow
 from tunefleet.errors import ConflictError, ForbiddenError, InputError
 from tunefleet.lifecycle.federation import FederationStatus
@@ -18,16 +18,18 @@ from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import Actor, may_read, may_submit
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation import deletion, participants, rounds, views
+from tunefleet.orchestrator.federation import participants, rounds, views
 from tunefleet.orchestrator.federation.participants import FederationCaller, may_manage, only_worker
 from tunefleet.orchestrator.federation.status import find, may_read_updates, move, publish_event
 from tunefleet.orchestrator.federation.updates import acceptance
 from tunefleet.orchestrator.ids import new_id
-from tunefleet.orchestrator.notifications import channel_formats
-from tunefleet.orchestrator.pagination import before, bounded, split
+from tunefleet.orchestrator.notifications import channel_formats, federation_webhooks
+from tunefleet.orchestrator.views import before_cursor, bounded_limit, split_page
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.federated import FederationCreated, FederationDetail, FederationView, RoundView, UpdateView
 from tunefleet.spec.options.federation_options import FederationSpec
+
+_UNPIN_BATCH: Final = 500  # bounds the parameters of one statement
 
 
 async def create(
@@ -74,13 +76,13 @@ async def list_(
 ) -> Page[FederationView]:
     """Return federations, newest first."""
     may_read(actor)
-    start, count = before(cursor), bounded(limit)
+    start, count = before_cursor(cursor), bounded_limit(limit)
 
     def operation(connection: Connection) -> Page[FederationView]:
         found = federations.page(
             connection, project=actor.project, limit=count + 1, before=start, statuses=statuses, owner=owner
         )
-        rows, next_cursor = split(found, count)
+        rows, next_cursor = split_page(found, count)
         items = tuple(views.federation_view(connection, row, actor) for row in rows)
         return Page[FederationView](items=items, next_cursor=next_cursor)
 
@@ -98,7 +100,7 @@ async def list_rounds(
     core: ServerContext, caller: FederationCaller, reference: str, *, limit: int = 50, cursor: str | None = None
 ) -> Page[RoundView]:
     """Return rounds of a federation, newest first; raises what `get` raises."""
-    start, count = before(cursor), bounded(limit)
+    start, count = before_cursor(cursor), bounded_limit(limit)
 
     def operation(connection: Connection) -> Page[RoundView]:
         row = find(connection, caller, reference)
@@ -128,7 +130,7 @@ async def list_updates(
     Raises:
         ForbiddenError: If the caller may not read the updates, or not those of `worker`.
     """
-    start, count = before(cursor), bounded(limit)
+    start, count = before_cursor(cursor), bounded_limit(limit)
     mine = only_worker(caller)
     wanted = worker or mine
     filters = {
@@ -146,7 +148,7 @@ async def list_updates(
                 hint=f"Use a key of {row.owner}, who owns {row.id}.",
             )
         found = federation_updates.page(connection, row.seq, limit=count + 1, before=start, filters=filters)
-        rows, next_cursor = split(found, count)
+        rows, next_cursor = split_page(found, count)
         return Page[UpdateView](items=tuple(views.update_view(each) for each in rows), next_cursor=next_cursor)
 
     return await core.read(operation)
@@ -205,7 +207,7 @@ async def remove(core: ServerContext, caller: FederationCaller, reference: str) 
                 f"The task {reader[1]} uses a version of {row.id}.",
                 hint=f"Wait until it ends, or run `tunefleet cancel {reader[1]}`.",
             )
-        deletion.forget(connection, row)
+        forget(connection, row)
 
     await core.write(operation)
 
@@ -270,3 +272,25 @@ def make(
     about: dict[str, Any] = {} if task is None else {"task": task.id}
     publish_event(connection, row, "federation.created", now, name=row.name, **about)
     return row
+
+
+def forget(connection: Connection, row: FederationRow) -> None:
+    """Delete a federation with its versions; files that nothing else needs are garbage collected later."""
+    members = federations.members(connection, row.seq)
+    holders = [
+        row.id,
+        *(federation_updates.senders(row.id, each.worker)[0] for each in members),
+        federation_chunks.holder(row.id),
+        *federation_updates.holders_of(connection, row.seq),
+        *federation_versions.holders_of(connection, row.seq, row.id),
+    ]
+    for start in range(0, len(holders), _UNPIN_BATCH):
+        artifacts.unpin(connection, holders[start : start + _UNPIN_BATCH])
+    artifacts.delete_rows(connection, federation_versions.of_artifacts(connection, row.seq))
+    for member in members:
+        lane = federation_webhooks.lane(row.id, member.worker)
+        notifications.give_up_channel(connection, lane, "The federation was removed.")
+    events.delete_of_federation(connection, row.seq)
+    federations.forget_token(connection, row.id)
+    quotas.store_document(connection, row.project, -len(row.spec.encode()))
+    federations.delete_one(connection, row.seq)

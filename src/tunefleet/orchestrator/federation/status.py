@@ -14,7 +14,10 @@ from tunefleet.errors import ForbiddenError, NotFoundError
 from tunefleet.lifecycle import federation as lifecycle
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.orchestrator.access.permissions import FederationActor
+from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation.participants import FederationCaller, may_take_part, may_view, only_worker
+from tunefleet.orchestrator.views import event_view
+from tunefleet.schemas.api import EventView
 from tunefleet.spec.options.federation_options import FederationSpec
 
 # Published when a round of any federation may be due.
@@ -26,6 +29,9 @@ FOREVER: Final = 1e11
 RUNNING: Final = FederationStatus.RUNNING.value
 PAUSED: Final = FederationStatus.PAUSED.value
 QUEUED: Final = FederationStatus.QUEUED.value
+PAGE = 500
+# Fields of another worker's event that every participant may see.
+_PUBLIC_FIELDS: Final = ("federation", "number", "round")
 
 
 def topic(federation_id: str) -> str:
@@ -152,3 +158,37 @@ def publish_event(
     about = {"federation": row.id, "number": row.seq, **data}
     events.append(connection, [Event(kind, now, data=about, project=row.project, federation_seq=row.seq)])
     wake(connection, topic(row.id), *([TOPIC] if is_due else []), *([] if row.task_seq is None else [SETTLING]))
+
+
+async def events_after(core: ServerContext, caller: FederationCaller, reference: str, event_id: int) -> list[EventView]:
+    """Return a page of a federation's events after the given one, oldest first."""
+
+    def operation(connection: Connection) -> list[EventView]:
+        row = find(connection, caller, reference)
+        found = events.after(connection, event_id, project=row.project, limit=PAGE, federation_seq=row.seq)
+        return [_filtered(caller, row, event_view(each)) for each in found]
+
+    return await core.read(operation)
+
+
+def _filtered(caller: FederationCaller, row: FederationRow, event: EventView) -> EventView:
+    """Return an event without the details of updates that the caller may not see."""
+    worker = event.data.get("worker")
+    if worker is not None and not may_read_updates(caller, row, worker):
+        return event.model_copy(update={"data": {key: event.data[key] for key in _PUBLIC_FIELDS if key in event.data}})
+    if worker is None and not may_read_all_updates(caller, row):
+        # A round's error quotes the error of one worker's update.
+        return event.model_copy(update={"data": {key: value for key, value in event.data.items() if key != "error"}})
+    return event
+
+
+async def feed_start(
+    core: ServerContext, caller: FederationCaller, reference: str, event_id: int | None
+) -> tuple[str, int]:
+    """Return a federation's id and the event to resume after; by default the newest one."""
+
+    def operation(connection: Connection) -> tuple[str, int]:
+        row = find(connection, caller, reference)
+        return row.id, events.last_id(connection) if event_id is None else event_id
+
+    return await core.read(operation)

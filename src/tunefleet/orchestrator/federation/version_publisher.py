@@ -26,9 +26,9 @@ from tunefleet.db.repositories import artifacts
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.federation import adapter_files, aggregation, rounds
+from tunefleet.orchestrator.federation.adapter_files import archived, keep_archive
 from tunefleet.orchestrator.federation.aggregation import AggregationInput, AggregationResult
 from tunefleet.orchestrator.federation.status import FOREVER, publish_event, spec_of
-from tunefleet.orchestrator.federation.version_archives import archived, keep_archive
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.notifications import federation_webhooks
 from tunefleet.schemas.api import FileEntry

@@ -1,4 +1,4 @@
-"""Versions of a federation's adapter: list, wait for the next one, roll back."""
+"""Versions of a federation's adapter: list, wait for the next one, download, roll back."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.orchestrator.access.permissions import FederationActor
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation import rounds, version_publisher, views
+from tunefleet.orchestrator.federation import data_chunks, delegated_access, rounds, version_publisher, views
+from tunefleet.orchestrator.federation.adapter_files import with_archive
 from tunefleet.orchestrator.federation.participants import FederationCaller, may_manage, may_view
 from tunefleet.orchestrator.federation.status import FOREVER, existing, find
-from tunefleet.orchestrator.federation.version_archives import with_archive
 from tunefleet.orchestrator.notifications import federation_webhooks
-from tunefleet.orchestrator.pagination import before, bounded
-from tunefleet.schemas.api import Page
+from tunefleet.orchestrator.storage.signed_urls import Signature
+from tunefleet.orchestrator.views import before_cursor, bounded_limit
+from tunefleet.schemas.api import FileEntry, Page
 from tunefleet.schemas.federated import VersionDetail, VersionView
 
 # Waiting requests check this often even without a notification: another server may publish the version.
@@ -43,7 +44,7 @@ async def list_(
     core: ServerContext, caller: FederationCaller, reference: str, *, limit: int = 50, cursor: str | None = None
 ) -> Page[VersionView]:
     """Return versions, newest first."""
-    start, count = before(cursor), bounded(limit)
+    start, count = before_cursor(cursor), bounded_limit(limit)
 
     def operation(connection: Connection) -> Page[VersionView]:
         row = find(connection, caller, reference)
@@ -175,3 +176,48 @@ def _roll_back(
     if not FederationStatus(row.status).final and row.round:
         rounds.open_next(connection, row, now)
     return made
+
+
+async def download_archive(
+    core: ServerContext,
+    caller: FederationCaller | None,
+    reference: str,
+    version: int | None,
+    signature: Signature | None,
+) -> tuple[VersionRow, FileEntry]:
+    """Find a version and its archive, for a caller with read access or a valid link.
+
+    Raises:
+        ForbiddenError: If the link is not valid, or the caller has no access.
+    """
+
+    def operation(connection: Connection) -> VersionRow:
+        row = data_chunks.linked(connection, reference) if caller is None else find(connection, caller, reference)
+        found = version_of(connection, row, version)
+        if caller is None:
+            assert signature is not None, "requests with neither key nor link are refused before"
+            # Links are signed over the archive's digest, so that none is valid for an archive that was never made.
+            delegated_access.verify_version(core, row.id, found.version, found.archive_digest or "", signature)
+        return found
+
+    return await with_archive(core, await core.read(operation))
+
+
+async def download_file(
+    core: ServerContext, caller: FederationCaller, reference: str, version: int | None, path: str
+) -> FileEntry:
+    """Find a file of a version."""
+    found = await core.read(lambda connection: version_of(connection, find(connection, caller, reference), version))
+    return file_of(found, path)
+
+
+def file_of(version: VersionRow, path: str) -> FileEntry:
+    """Return a file of a version.
+
+    Raises:
+        NotFoundError: If the version has no such file.
+    """
+    for name, digest, size_bytes in orjson.loads(version.files):
+        if name == path:
+            return FileEntry(path=name, digest=digest, size_bytes=size_bytes)
+    raise NotFoundError(f"Version {version.version} has no file {path}.")

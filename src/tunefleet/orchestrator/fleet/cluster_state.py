@@ -9,15 +9,14 @@ from typing import Final
 
 from tunefleet.db import DEFAULT_PROJECT, Connection
 from tunefleet.db.fleet import worker_rows
-from tunefleet.db.repositories import attempts, controls, queue, resumes, tasks
+from tunefleet.db.fleet.worker_rows import ControlRow
+from tunefleet.db.repositories import attempts, queue, tasks
 from tunefleet.db.repositories.attempts import Held
-from tunefleet.db.repositories.controls import ControlRow
 from tunefleet.db.repositories.queue import STRIKES
 from tunefleet.db.rows import TaskRow, WorkerRow
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.fleet import federation_capacity, wait_reasons, worker_state
-from tunefleet.orchestrator.fleet import wait_reasons as waiting_for
+from tunefleet.orchestrator.fleet import engines, federation_capacity, worker_state
 from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.fleet.presence import AGENT_SESSION, Fleet
 from tunefleet.orchestrator.fleet.worker_state import WorkerFacts
@@ -126,7 +125,7 @@ def states(connection: Connection, snapshot: FleetSnapshot) -> list[WorkerState]
     for cordon in queue.all_cordons(connection):
         if cordon.strikes >= STRIKES and cordon.until > snapshot.now:
             cordoned.setdefault(cordon.worker_id, set()).add(cordon.kind)
-    decided = controls.all_rows(connection)
+    decided = worker_rows.all_controls(connection)
     nothing: frozenset[str] = frozenset()
     found = []
     for columns in worker_rows.with_capabilities(connection):
@@ -141,7 +140,7 @@ def state_of(connection: Connection, snapshot: FleetSnapshot, row: WorkerRow) ->
     """Return an agent's state as if it were a worker that gets tasks; strikes do not count."""
     mine = attempts.open_of(connection, row.id).values()
     held = ";".join(Held(each.slot_class, each.requirement_key, each.gpus or "").text() for each in mine)
-    decided = controls.get(connection, row.id)
+    decided = worker_rows.controls_of(connection, row.id)
     columns = row.id, row.status, row.session, row.capabilities, row.project
     facts = _facts(columns, snapshot, held, frozenset(), decided)
     return replace(worker_state.state(facts, partial(needs, connection)), pulls=False)
@@ -212,7 +211,7 @@ def reasons(
     connection: Connection, snapshot: FleetSnapshot, rows: Sequence[TaskRow], fleet: Sequence[WorkerState] | None = None
 ) -> dict[str, str]:
     """Return the pending reasons, by task id; tasks that are not pending are left out."""
-    found = wait_reasons.reasons(connection, rows, snapshot.joins)
+    found = engines.unqueued_reasons(connection, rows, snapshot.joins)
     found |= {row.id: why for row in rows if (why := _running_reason(row, snapshot)) is not None}
     waiting = [row for row in rows if row.status == "queued"]
     if not waiting:
@@ -224,7 +223,7 @@ def reasons(
     held = quotas.QuotaChecks(connection, snapshot.now)
     serve = {project: serving(fleet, project) for project in {row.project for row in waiting}}
     with_reservation = frozenset(snapshot.reserved.values())
-    nodes = waiting_for.nodes(connection, waiting, snapshot.absent, snapshot.nodes_jobs)
+    nodes = engines.node_reasons(connection, waiting, snapshot.absent, snapshot.nodes_jobs)
     bound = _bound_workers(connection, waiting)
     together = {
         task_id: why
@@ -277,7 +276,7 @@ def _held_back(
 
 
 def _bound_workers(connection: Connection, rows: Sequence[TaskRow]) -> dict[str, str]:
-    found = resumes.of_tasks(connection, [row.id for row in rows if row.slot_class == "job"])
+    found = attempts.resumes_of(connection, [row.id for row in rows if row.slot_class == "job"])
     return {task_id: row.worker_id for task_id, row in found.items() if row.bound and row.worker_id is not None}
 
 

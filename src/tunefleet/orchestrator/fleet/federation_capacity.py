@@ -11,7 +11,7 @@ import orjson
 from tunefleet.db import Connection
 from tunefleet.db.federations import federations
 from tunefleet.db.federations.federations import FederationRow
-from tunefleet.db.repositories import shards, tasks
+from tunefleet.db.repositories import dependencies, tasks
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.task import TaskStatus
@@ -58,7 +58,7 @@ def held_back(
     """
     # Only shards have a # in their name: all other tasks cost no query.
     parts = [row for row in rows if "#" in row.name and not _has_own_worker(needs[row.id])]
-    places = shards.of_tasks(connection, [row.seq for row in parts])
+    places = dependencies.shards_of(connection, [row.seq for row in parts])
     made = federations.of_tasks(connection, sorted({place.parent_seq for place in places.values()}))
     open_ones = {seq: row for seq, row in made.items() if not FederationStatus(row.status).final}
     found: dict[int, str | None] = {}
@@ -78,7 +78,7 @@ def _too_few(
     connection: Connection, federation: FederationRow, row: TaskRow, need: Requirement, fleet: Sequence[WorkerState]
 ) -> str | None:
     """Return the pending reason of a federation's queued shards, if a round cannot get its updates."""
-    statuses = shards.statuses(connection, federation.task_seq or 0)
+    statuses = dependencies.shard_statuses(connection, federation.task_seq or 0)
     # A round also counts the updates of shards that have ended, so that no more than the unfinished ones are needed.
     least = min(
         FederationSpec.model_validate_json(federation.spec).min_workers, sum(not status.final for status in statuses)

@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
+from tunefleet.db.fleet.worker_rows import ControlRow
 from tunefleet.db.repositories import attempts
 from tunefleet.db.repositories.attempts import Held
-from tunefleet.db.repositories.controls import ControlRow
 from tunefleet.placement import Device, Requirement, WorkerState
 from tunefleet.placement.devices import smallest_first, suited
 from tunefleet.schemas.worker_link import Capabilities, Load, release_of

@@ -1,4 +1,4 @@
-"""Leader election among servers on one database, with fencing of the leader's writes.
+"""Leader election among servers on one database, with fencing of the leader's writes; and the list of servers.
 
 The leader renews its row every second. A follower that sees no renewal for a while on its *own* monotonic clock takes
 over with the next epoch; a leader that cannot renew steps down before that. Clocks need not agree: if two servers ever
@@ -16,15 +16,18 @@ from functools import partial
 from typing import Final
 
 import tunefleet
+from tunefleet.db import Connection
 from tunefleet.db.fleet import servers
 from tunefleet.db.fleet.servers import LeaderRow, ServerRow
 from tunefleet.errors import StoreError, TunefleetError
+from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet.cluster_state import MergeWaits
 from tunefleet.orchestrator.fleet.presence import Fleet
+from tunefleet.orchestrator.views import to_datetime
+from tunefleet.schemas.server_info import PeersView, PeerView
 
 log = logging.getLogger(__name__)
-
 RENEW_S: Final = 1.0
 # How long a leader leads after the start of its last renewal.
 LEASE_S: Final = 2.5
@@ -178,3 +181,33 @@ async def keep_place(election: Election, core: ServerContext, give_up: Callable[
             log.log(logging.DEBUG if failed else logging.WARNING, "The leader is unknown: %s", error)
             failed = True
         await core.signals.wait(servers.TOPIC, election.pause_s, topic)
+
+
+async def show_servers(core: ServerContext, actor: Actor) -> PeersView:
+    """Return the servers on the database; none on SQLite, which only one server can use."""
+    may_read(actor)
+    leader, rows = await core.read(_look)
+    now = core.clock.monotonic()
+    return PeersView(
+        shared=core.leading.shared,
+        epoch=leader.epoch,
+        servers=tuple(_server_view(core, row, leader, now) for row in rows) if core.leading.shared else (),
+    )
+
+
+def _look(connection: Connection) -> tuple[LeaderRow, list[ServerRow]]:
+    return servers.look(connection), servers.all_rows(connection)
+
+
+def _server_view(core: ServerContext, row: ServerRow, leader: LeaderRow, now: float) -> PeerView:
+    renewals, at = core.leading.seen.get(row.id, (row.renewals, now))
+    return PeerView(
+        id=row.id,
+        host=row.host,
+        url=row.url,
+        version=row.version,
+        leads=row.id == leader.server_id,
+        this=row.id == core.leading.server_id,
+        started_at=to_datetime(row.started_at),
+        silent_s=0.0 if renewals != row.renewals else round(now - at, 1),
+    )

@@ -12,11 +12,11 @@ from tunefleet.db import Connection
 from tunefleet.db.campaigns import campaigns
 from tunefleet.db.campaigns.campaigns import CampaignRow
 from tunefleet.db.fleet import worker_rows
-from tunefleet.db.repositories import attempts, journal, shards, tasks, workflows
+from tunefleet.db.repositories import attempts, dependencies, journal, tasks, workflows
 from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.observability.scrub import scrub
+from tunefleet.observability.logs import scrub
 from tunefleet.orchestrator.notifications.messages import Happening, campaign_text, worker_text
 from tunefleet.orchestrator.views import to_datetime
 from tunefleet.schemas.notify import ToldCampaign, ToldTask, ToldWorkflow, WebhookPayload
@@ -144,7 +144,7 @@ def cases(connection: Connection, numbered: Sequence[tuple[int, Event]]) -> list
     rows = tasks.by_ids(connection, [event.task_id for _, event in numbered if event.task_id is not None])
     found = [case for event_id, event in numbered for case in _of_event(connection, event_id, event, rows)]
     seqs = [case.task.seq for case in found if case.task is not None]
-    parts = shards.of_tasks(connection, seqs)
+    parts = dependencies.shards_of(connection, seqs)
     named = workflows.by_ids(connection, [case.task.workflow_id for case in found if case.task is not None])
     return [
         case if case.task is None else _with_details(connection, case, case.task, named[case.task.workflow_id].name)

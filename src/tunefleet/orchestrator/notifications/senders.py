@@ -11,10 +11,10 @@ from email.message import EmailMessage
 from typing import Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from tunefleet.client.external.external_http import post_webhook
 from tunefleet.client.external.ssrf_guard import SsrfGuard, addresses_of
-from tunefleet.client.external.webhook import post
 from tunefleet.errors import ForbiddenError, InputError, MachineError, TunefleetError, UnreachableError
-from tunefleet.observability.scrub import scrub
+from tunefleet.observability.logs import scrub
 from tunefleet.orchestrator.notifications import channel_formats
 from tunefleet.schemas.notify import WebhookPayload
 from tunefleet.settings import ServerSettings
@@ -65,7 +65,7 @@ class Sender:
                 await self._mail(payload, target)
                 return Outcome()
             body, headers = channel_formats.http_request(payload, format_, secret, now)
-            answer = await post(target, body, headers, reach=self._reach, executor=self._names)
+            answer = await post_webhook(target, body, headers, reach=self._reach, executor=self._names)
         except (ForbiddenError, InputError) as error:
             return Outcome(scrub(str(error)), permanent=True)
         except TunefleetError as error:

@@ -7,18 +7,19 @@ submission had one or this server sends spans; the trace is stored, so that any 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from tunefleet.db import Connection, after_commit
-from tunefleet.db.repositories import attempts, traces
-from tunefleet.db.repositories.traces import TraceRow
+from tunefleet.db.engine.writer import note
+from tunefleet.db.repositories import attempts, tasks
+from tunefleet.db.repositories.tasks import TraceRow
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import FINAL
-from tunefleet.observability import traceparent
+from tunefleet.observability import context
+from tunefleet.observability.context import SpanContext
 from tunefleet.observability.spans import FinishedSpan, Spans, Value
-from tunefleet.observability.traceparent import SpanContext
-from tunefleet.orchestrator.observability.trace_links import Descends, below
 
 _FINAL: Final = frozenset(status.value for status in FINAL)
 
@@ -30,7 +31,7 @@ def attempt_place(task: SpanContext, attempt_id: str) -> SpanContext:
 
 def attempt_traceparent(task: str | None, attempt_id: str) -> str | None:
     """Return the `traceparent` of an attempt for its worker; None if its task belongs to no trace."""
-    place = traceparent.read(task)
+    place = context.read_traceparent(task)
     return None if place is None else attempt_place(place, attempt_id).traceparent
 
 
@@ -50,10 +51,10 @@ class TaskSpans:
         heads = _heads(connection, tries)
         ids = {row.id for row in rows} | {row.task_id for row in (*tries, *heads.values())}
         ids |= {row.parent_task_id for row in rows if row.status in _FINAL and row.parent_task_id is not None}
-        known = traces.of_tasks(connection, sorted(ids))
+        known = tasks.traces_of(connection, sorted(ids))
         fresh = [row.id for row in rows if row.version == 0 and row.id not in known]
         new = _begun(fresh, known, {each.task_id: each.origin for each in noted if isinstance(each, Descends)})
-        traces.add(connection, new.values())
+        tasks.add_traces(connection, new.values())
         after_commit(connection, partial(self._tell, {**known, **new}, rows, tries, heads))
 
     def _tell(
@@ -71,7 +72,7 @@ class TaskSpans:
             if row.version == 0:
                 self._say("submit", place.span("submit"), place, (row.created_at, self._wall()), _of_task(row))
             if row.status in _FINAL and row.finished_at is not None:
-                parent = traceparent.read(known[row.id].parent)
+                parent = context.read_traceparent(known[row.id].parent)
                 error = row.error or row.reason if row.status == "failed" else None
                 older = _place(known, row.parent_task_id or "")
                 # A repetition in another trace links to the task that it repeats.
@@ -119,7 +120,7 @@ def _begun(fresh: Sequence[str], known: Mapping[str, TraceRow], origins: Mapping
     for id_ in fresh:
         origin = origins.get(id_, "")
         place = _place(new, origin) or _place(known, origin)
-        new[id_] = TraceRow(id_, traceparent.of_task(id_).traceparent) if place is None else below(id_, place)
+        new[id_] = TraceRow(id_, context.of_task(id_).traceparent) if place is None else below(id_, place)
     return new
 
 
@@ -132,7 +133,7 @@ def _heads(connection: Connection, tries: Sequence[AttemptRow]) -> dict[str, Att
 
 def _place(known: Mapping[str, TraceRow], task_id: str) -> SpanContext | None:
     row = known.get(task_id)
-    return None if row is None else traceparent.read(row.traceparent)
+    return None if row is None else context.read_traceparent(row.traceparent)
 
 
 def _of_task(row: TaskRow) -> dict[str, Value]:
@@ -142,3 +143,31 @@ def _of_task(row: TaskRow) -> dict[str, Value]:
         "tunefleet.kind": row.kind,
         "tunefleet.status": row.status,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Descends:
+    """Passed to the commit hook for a task whose origin has no trace yet; the same transaction may give it one."""
+
+    task_id: str
+    origin: str
+
+
+def below(task_id: str, parent: SpanContext) -> TraceRow:
+    """Return the trace of a task below a parent span."""
+    return TraceRow(task_id, context.of_task(task_id, parent).traceparent, parent.traceparent)
+
+
+def inherit(connection: Connection, origins: Mapping[str, str]) -> None:
+    """Add new tasks to the traces of their origins, below the origins' spans.
+
+    Args:
+        origins: New task → the task that it repeats or is a shard of.
+    """
+    if not origins:
+        return
+    known = tasks.traces_of(connection, sorted(set(origins.values())))
+    places = {id_: context.read_traceparent(row.traceparent) for id_, row in known.items()}
+    found = [(task_id, place) for task_id, origin in origins.items() if (place := places.get(origin)) is not None]
+    tasks.add_traces(connection, [below(*each) for each in found])
+    note(connection, [Descends(*each) for each in origins.items() if each[1] not in places])

@@ -17,12 +17,12 @@ from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet import engines as providers
 from tunefleet.orchestrator.fleet.engines import Engines
-from tunefleet.orchestrator.notifications import subscriptions
+from tunefleet.orchestrator.notifications import channels
 from tunefleet.orchestrator.preflight import concurrency, memory, model_configs
 from tunefleet.orchestrator.preflight.concurrency import Demand
 from tunefleet.orchestrator.preflight.model_configs import Configurations
 from tunefleet.orchestrator.scheduling import scheduler
-from tunefleet.orchestrator.tasks import relations, requirements, spec_columns, tasks
+from tunefleet.orchestrator.tasks import relations, spec_columns, tasks
 from tunefleet.orchestrator.views import to_datetime
 from tunefleet.orchestrator.workflows import upstreams
 from tunefleet.orchestrator.workflows.workflows import fault_views, validate
@@ -95,7 +95,7 @@ async def of_document(core: ServerContext, actor: Actor, request: SubmitRequest)
         return await asyncio.to_thread(validate, request.document, request.filename)
     snapshot, policy = cluster_state.fleet_snapshot(core), scheduler.policy_of(core.settings)
 
-    who = subscriptions.Submitter(actor.project, actor.owner, core.settings.smtp_url is not None)
+    who = channels.Submitter(actor.project, actor.owner, core.settings.smtp_url is not None)
 
     specs, warnings, needs = await asyncio.to_thread(_read_specs, workflow, actor.project)
 
@@ -105,8 +105,8 @@ async def of_document(core: ServerContext, actor: Actor, request: SubmitRequest)
         connection: Connection,
     ) -> tuple[list[Fault], Sequence[WorkerState], Mapping[str, tuple[str, int]]]:
         faults = upstreams.faults_of(connection, actor.project, workflow.tasks)
-        faults += subscriptions.faults(connection, who, ((node, spec.notify) for node, spec in specs))
-        faults += providers.faults(core.state(Engines), specs) + new_faults(specs)
+        faults += channels.subscription_faults(connection, who, ((node, spec.notify) for node, spec in specs))
+        faults += providers.engine_faults(core.state(Engines), specs) + new_faults(specs)
         serving = cluster_state.serving(cluster_state.states(connection, snapshot), actor.project)
         return faults, serving, model_configs.uploaded(connection, actor.project, names, request.inputs)
 
@@ -199,7 +199,7 @@ def _forecast_on_engine(node: TaskNode, engine: str) -> TaskForecast:
 
 
 def _need(node: TaskNode) -> Requirement:
-    return requirements.of(node.spec) if node.spec is not None else spec_columns.so_far(node.raw)[1]
+    return spec_columns.requirement_of(node.spec) if node.spec is not None else spec_columns.so_far(node.raw)[1]
 
 
 def _upstreams(node: TaskNode) -> tuple[str, ...]:

@@ -6,12 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tunefleet.analysis.memory.decoder import UnknownShape, shape_of
-from tunefleet.analysis.memory.estimate import Shape, estimate
+from tunefleet.analysis.memory import Shape, UnknownShape, estimate, shape_of
 from tunefleet.orchestrator.preflight.model_configs import Found
 from tunefleet.placement import WorkerState
-from tunefleet.schemas.fleet import TaskForecast
-from tunefleet.schemas.memory import MemoryForecast, MemoryVariant
+from tunefleet.schemas.fleet import MemoryForecast, MemoryVariant, TaskForecast
 from tunefleet.spec import BaseTaskSpec, LoraSpec, ModelTrainingSpec
 from tunefleet.spec.options.model import QuantizationSpec
 from tunefleet.spec.options.training_options import CommonTrainingSpec

@@ -1,7 +1,8 @@
-"""Model configurations: of built-in models, from the server's Hub cache, or from the Hub."""
+"""Models on the Hub: search, and their configurations, also of built-in models and from the Hub cache."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 from collections.abc import Iterable, Mapping
@@ -16,7 +17,10 @@ from tunefleet.artifacts import BlobStore
 from tunefleet.client.external import hub_config
 from tunefleet.db import Connection
 from tunefleet.db.repositories import artifacts
-from tunefleet.errors import TunefleetError
+from tunefleet.errors import ConflictError, TunefleetError
+from tunefleet.orchestrator.access.permissions import Actor, may_submit
+from tunefleet.orchestrator.context import ServerContext
+from tunefleet.schemas.datasets import HubModel, HubModels
 from tunefleet.settings.server import ServerSettings
 from tunefleet.spec.base import BUILTIN_PREFIX
 
@@ -28,9 +32,10 @@ _MOST: Final = 256
 _MAX_BYTES: Final = 1 << 20
 # Where a submission gives the digest of an uploaded model.
 _POINTER: Final = "model.source.identifier"
-
 # A configuration, or why there is none.
 Found = Mapping[str, Any] | str
+_LIMIT: Final = 12
+_AT_ONCE: Final = 2
 
 
 def uploaded(
@@ -118,3 +123,43 @@ def _cached(name: str, revision: str, settings: ServerSettings) -> Found | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
+
+
+@dataclass(slots=True)
+class _Searches:
+    """The searches of this server."""
+
+    at_once: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_AT_ONCE))
+
+
+async def search_models(core: ServerContext, actor: Actor, text: str) -> HubModels:
+    """Return text generation models on the Hub that match a text, most downloaded first.
+
+    Raises:
+        ConflictError: If the server is offline (`HF_HUB_OFFLINE`).
+        UnreachableError: If the Hub does not answer within a few seconds.
+    """
+    may_submit(actor)
+    settings = core.settings
+    if settings.hub_offline:
+        raise ConflictError(
+            "This server does not reach the Hugging Face Hub: it runs with HF_HUB_OFFLINE.",
+            hint="Enter the complete id of a model that the workers have in their cache, such as Qwen/Qwen3-0.6B.",
+        )
+    # A slow Hub must not take all threads of the server.
+    async with core.state(_Searches).at_once:
+        found = await asyncio.to_thread(hub_config.search, settings.hub_endpoint, text, _LIMIT, settings.url_allow)
+    return HubModels(models=tuple(hub_model(each) for each in found if isinstance(each, Mapping) and "id" in each))
+
+
+def hub_model(found: Mapping[str, Any]) -> HubModel:
+    """Return a model as the Hub describes it."""
+    tensors, downloads = found.get("safetensors"), found.get("downloads")
+    total = tensors.get("total") if isinstance(tensors, Mapping) else None
+    return HubModel(
+        id=str(found["id"]),
+        weights=total if isinstance(total, int) and total > 0 else None,
+        downloads=downloads if isinstance(downloads, int) else 0,
+        # "auto" or "manual" where a person, or a program, has to agree.
+        gated=bool(found.get("gated")),
+    )

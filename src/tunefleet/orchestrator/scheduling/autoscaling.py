@@ -16,8 +16,8 @@ from typing import Final
 
 from tunefleet.db import Connection
 from tunefleet.db.fleet import clusters, worker_rows
-from tunefleet.db.repositories import attempts, controls, events, queue, resumes
-from tunefleet.db.repositories.controls import ControlRow
+from tunefleet.db.fleet.worker_rows import ControlRow
+from tunefleet.db.repositories import attempts, events, queue
 from tunefleet.db.repositories.events import Event
 from tunefleet.errors import ConflictError
 from tunefleet.orchestrator.access import quotas
@@ -114,7 +114,7 @@ def _read_state(
     cluster_tags = {only(job.task_id) for job in clusters.live(connection)}
     fleet = [state for state in cluster_state.states(connection, snapshot) if cluster_tags.isdisjoint(state.tags)]
     held = set(attempts.taken(connection))
-    bound = resumes.bound_to(connection, now=snapshot.now)
+    bound = attempts.bound_to(connection, now=snapshot.now)
     groups = sorted(queue.lines(connection))
     needs = cluster_state.needs_of(connection, groups, fleet)
     quota = quotas.QuotaChecks(connection, snapshot.now)
@@ -127,7 +127,7 @@ def _read_state(
         count = queue.count_first(connection, key, project, now=snapshot.now, limit=_MAX_COUNTED)
         counts[needs[(key, project)]] += quota.within(project, needs[(key, project)], count)
     waiting = [Waiting(need, count) for need, count in counts.items()]
-    return fleet, held, controls.all_rows(connection), waiting, needed
+    return fleet, held, worker_rows.all_controls(connection), waiting, needed
 
 
 def _member(
@@ -153,7 +153,7 @@ def _member(
 
 async def _activate_all(core: ServerContext) -> int:
     """Activate all workers: scaling was switched off while some were on standby."""
-    resting = await core.read(controls.elastic_disabled)
+    resting = await core.read(worker_rows.elastic_disabled)
     return await _apply(core, Changes(activate=dict.fromkeys(sorted(resting), "elastic scaling was switched off")))
 
 
@@ -176,12 +176,12 @@ async def _apply(core: ServerContext, changes: Changes) -> int:
 def _store(connection: Connection, *, enabled_by_worker: Mapping[str, bool], now: float) -> list[str]:
     """Store which workers are on standby; return those that changed."""
     changed: list[ControlRow] = []
-    decided, registered = controls.all_rows(connection), {row[0] for row in worker_rows.watched(connection)}
+    decided, registered = worker_rows.all_controls(connection), {row[0] for row in worker_rows.watched(connection)}
     for worker_id, enabled in enabled_by_worker.items():
         known = decided.get(worker_id, ControlRow(worker_id))
         if (known.elastic_disabled_at is None) != enabled and worker_id in registered:
             changed.append(known._replace(elastic_disabled_at=None if enabled else now))
-    controls.rest(connection, changed)
+    worker_rows.put_standby(connection, changed)
     names = {
         row.worker_id: "worker.enabled" if enabled_by_worker[row.worker_id] else "worker.disabled" for row in changed
     }

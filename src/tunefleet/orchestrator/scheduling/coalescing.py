@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from tunefleet.db import Connection
-from tunefleet.db.repositories import queue, resumes
+from tunefleet.db.repositories import attempts, queue
 from tunefleet.db.rows import TaskRow
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.scheduling.queue import QueueReader
@@ -88,7 +88,7 @@ def _equal(connection: Connection, row: TaskRow, worker: WorkerState, placed: se
     found = [other for other in found if other.id not in placed]
     ids = [other.id for other in found]
     # A task with a checkpoint goes to the worker that has it; a task that this worker did not accept goes elsewhere.
-    bound = resumes.of_tasks(connection, ids).keys()
+    bound = attempts.resumes_of(connection, ids).keys()
     avoid = cluster_state.avoided(connection, ids, now)
     needs = cluster_state.needs(connection, {other.requirement_key for other in found})
     return [

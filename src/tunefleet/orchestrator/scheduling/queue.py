@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Final
 
 from tunefleet.db import Connection
-from tunefleet.db.repositories import queue, resumes
+from tunefleet.db.repositories import attempts, queue
 from tunefleet.db.rows import TaskRow
 from tunefleet.orchestrator.fleet import cluster_state, federation_capacity
 from tunefleet.placement import Candidate, FreeCapacity, Requirement, Share, WorkerState, fair_order
@@ -134,8 +134,8 @@ class QueueReader:
     def _candidates(self, rows: Sequence[TaskRow]) -> list[Candidate]:
         avoid = cluster_state.avoided(self._connection, [row.id for row in rows], self._now)
         jobs = [row for row in rows if row.slot_class == "job"]
-        folders = resumes.last_workers(self._connection, [row.seq for row in jobs if row.attempts])
-        wanted = resumes.of_tasks(self._connection, [row.id for row in jobs])
+        folders = attempts.last_workers(self._connection, [row.seq for row in jobs if row.attempts])
+        wanted = attempts.resumes_of(self._connection, [row.id for row in jobs])
         found = []
         for row in rows:
             resume = wanted.get(row.id)
@@ -148,7 +148,7 @@ class QueueReader:
     def _prefer_upstream_workers(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Prefer the worker that has the files of an earlier stage; a run waits up to `STICKY_WAIT_S` for it."""
         free = [self.rows[each.task_id].seq for each in candidates if each.prefers is None]
-        holders = resumes.upstream_workers(self._connection, free)
+        holders = attempts.upstream_workers(self._connection, free)
         if not holders:
             return list(candidates)
         available = {

@@ -22,7 +22,7 @@ from tunefleet.orchestrator.fleet import agents, cluster_state, usage
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.scheduling import fair_share
-from tunefleet.orchestrator.tasks import cancellation, commands, resume, unreported_ends
+from tunefleet.orchestrator.tasks import commands, resume, unreported_ends
 from tunefleet.orchestrator.tasks.transitions import Move, switch
 from tunefleet.orchestrator.tasks.unreported_ends import Ending
 from tunefleet.orchestrator.telemetry import series, worker_load
@@ -151,7 +151,9 @@ def _apply(connection: Connection, *, findings: _Findings, snapshot: FleetSnapsh
         connection, [(row, TaskReason.TIMEOUT, "Ran for longer than limits.max_runtime_s.") for row in late], now
     )
     pending = tasks.by_ids(connection, findings.unreachable_cancels, lock=True).values()
-    cancellation.end(connection, [row for row in pending if row.status == "running" and row.desired == "cancel"], now)
+    unreported_ends.end_cancelled(
+        connection, [row for row in pending if row.status == "running" and row.desired == "cancel"], now
+    )
     unreported_ends.end(connection, gangs.overdue(connection, now, findings.patience_s), now)
     if findings.expired:
         _expire(connection, snapshot)

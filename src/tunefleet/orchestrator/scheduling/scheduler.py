@@ -11,7 +11,8 @@ from functools import partial
 from typing import Final
 
 from tunefleet.db import Connection, wake
-from tunefleet.db.repositories import attempts, queue
+from tunefleet.db.fleet import clusters
+from tunefleet.db.repositories import attempts, queue, tasks
 from tunefleet.db.repositories.task_transitions import Move, switch
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason
@@ -20,7 +21,7 @@ from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.ids import new_ordered_id
-from tunefleet.orchestrator.scheduling import coalescing, fair_share, partial_allocation
+from tunefleet.orchestrator.scheduling import coalescing, fair_share
 from tunefleet.orchestrator.scheduling.fair_share import Ledger
 from tunefleet.orchestrator.scheduling.queue import QueueReader
 from tunefleet.placement import Assignment, FreeCapacity, Policy, Requirement, Share
@@ -30,6 +31,9 @@ from tunefleet.settings import ServerSettings
 _FAST_CYCLE_S: Final = 0.01
 _PAUSE_FACTOR: Final = 2.0
 _MAX_PAUSE_S: Final = 1.0
+# How long to wait for further workers of a job, after it got its nodes and after each worker. The nodes of one job
+# start within seconds of each other, and nodes that a training run starts without stay idle until it ends.
+GATHER_S: Final = 20.0
 
 
 @dataclass(slots=True)
@@ -136,9 +140,7 @@ def _run_cycle(
     if not lines:
         return CycleResult()
     fleet = cluster_state.states(connection, snapshot)
-    needs = partial_allocation.gathered(
-        connection, cluster_state.needs_of(connection, lines, fleet), snapshot.now, patience_s
-    )
+    needs = gathered(connection, cluster_state.needs_of(connection, lines, fleet), snapshot.now, patience_s)
     board = FreeCapacity(fleet, policy)
     if not any(board.has_room(need) for need in needs.values()):
         return CycleResult()
@@ -231,3 +233,33 @@ def _open_attempt(
     }  # fmt: skip
     data = {"attempt": number} if into is None else {"attempt": number, "merged_into": into.task_id}
     return attempt, Move(row, TaskReason.OFFERED, changes=changes, data=data)
+
+
+def gathered(
+    connection: Connection, needs: Mapping[tuple[str, str], Requirement], now: float, patience_s: float
+) -> dict[tuple[str, str], Requirement]:
+    """Return the needs that may be scheduled now, without tasks whose job may still bring workers that they can use."""
+    elastic = {key for key, need in needs.items() if need.nodes < need.nodes_max}
+    if not elastic:
+        return dict(needs)
+    jobs = clusters.live(connection)
+    rows = tasks.by_ids(connection, [job.task_id for job in jobs])
+    arrivals = clusters.arrivals(connection, [job.key_id for job in jobs])
+    early = set()
+    for job in jobs:
+        row = rows.get(job.task_id)
+        key = None if row is None else (row.requirement_key, row.project)
+        if key not in elastic:
+            continue
+        came = arrivals.get(job.key_id, [])
+        if len(came) < needs[key].nodes_max and _more_may_come(job.running_at, came, now, patience_s):
+            early.add(key)
+    return {key: need for key, need in needs.items() if key not in early}
+
+
+def _more_may_come(running_at: float | None, came: Sequence[float], now: float, patience_s: float) -> bool:
+    # Workers may arrive before the poll that sees the job running; those of a requeued job are older than it.
+    if running_at is None:
+        return True
+    most_s = patience_s / 2
+    return now - running_at <= most_s and now - max([running_at, *came]) < min(GATHER_S, most_s)

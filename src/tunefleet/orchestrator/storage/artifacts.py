@@ -31,7 +31,6 @@ from tunefleet.orchestrator.access.permissions import (
 )
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.ids import new_id, only_match
-from tunefleet.orchestrator.pagination import before, bounded, split
 from tunefleet.orchestrator.storage import (
     artifact_origin,
     capacity,
@@ -41,7 +40,7 @@ from tunefleet.orchestrator.storage import (
 )
 from tunefleet.orchestrator.storage.garbage_collection import Collected
 from tunefleet.orchestrator.storage.verification import Verified
-from tunefleet.orchestrator.views import artifact_detail, artifact_view
+from tunefleet.orchestrator.views import artifact_detail, artifact_view, before_cursor, bounded_limit, split_page
 from tunefleet.schemas.api import (
     ArtifactCreate,
     ArtifactDetail,
@@ -267,11 +266,11 @@ async def list_(
         filters: `task_id`, `kind`, `name`, `owner`; each takes several values separated by commas.
     """
     may_read(actor)
-    limit, last = bounded(limit), before(cursor)
+    limit, last = bounded_limit(limit), before_cursor(cursor)
 
     def operation(connection: Connection) -> Page[ArtifactView]:
         rows = artifacts.page(connection, project=actor.project, limit=limit + 1, before=last, filters=filters)
-        page, next_cursor = split(rows, limit)
+        page, next_cursor = split_page(rows, limit)
         known = artifact_origin.origins(connection, page) if origin else {}
         items = tuple(artifact_view(row, known.get(row.task_id or "")) for row in page)
         return Page[ArtifactView](items=items, next_cursor=next_cursor)

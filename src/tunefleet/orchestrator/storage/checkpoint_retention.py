@@ -14,7 +14,7 @@ from tunefleet.artifacts import BlobStore
 from tunefleet.db import Connection
 from tunefleet.db.repositories import artifacts
 from tunefleet.db.rows import ArtifactRow
-from tunefleet.orchestrator.storage.file_deletion import delete_files
+from tunefleet.orchestrator.storage.garbage_collection import delete_files
 
 KIND: Final = "checkpoint"
 

@@ -17,8 +17,15 @@ from typing import Final
 from tunefleet.artifacts.blobs import NoRoomError
 from tunefleet.artifacts.direct import DirectUploads, part_bytes_of, sizes_of
 from tunefleet.db import Connection
-from tunefleet.db.repositories import direct_uploads, events, tasks
-from tunefleet.db.repositories.direct_uploads import ArrivingRow
+from tunefleet.db.repositories import events, tasks
+from tunefleet.db.repositories.artifacts import (
+    ArrivingRow,
+    arriving_of_attempt,
+    arriving_taken,
+    delete_arriving,
+    insert_arriving,
+    touch_arriving,
+)
 from tunefleet.errors import (
     ArtifactError,
     ConflictError,
@@ -31,8 +38,8 @@ from tunefleet.errors import (
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.access.permissions import AttemptActor, Caller
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.storage import abandoned_uploads, artifacts
-from tunefleet.orchestrator.storage.abandoned_uploads import DirectUploadState
+from tunefleet.orchestrator.storage import artifacts, garbage_collection
+from tunefleet.orchestrator.storage.garbage_collection import DirectUploadState
 from tunefleet.schemas.direct import DirectLink, DirectLinks, DirectOffer, DirectPlan
 
 log = logging.getLogger(__name__)
@@ -94,7 +101,7 @@ async def _planned(
         except NotFoundError:
             log.info("The store has lost the upload %s; restarting it.", row.name)
     if row is not None:
-        await abandoned_uploads.abort(core, row)
+        await garbage_collection.abort_upload(core, row)
     return _plan_of(await _begin(core, direct, caller, digest, size_bytes), set())
 
 
@@ -139,9 +146,9 @@ async def complete(core: ServerContext, caller: AttemptActor, digest: str, name:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(core.blobs.executor, direct.finish, row.name, row.ref, _sizes(row), row.digest)
         await artifacts.stored(core, caller, digest, row.size_bytes)
-        await core.write(lambda connection: direct_uploads.delete_one(connection, name))
+        await core.write(lambda connection: delete_arriving(connection, name))
     except ArtifactError:
-        await core.write(lambda connection: direct_uploads.delete_one(connection, name))
+        await core.write(lambda connection: delete_arriving(connection, name))
         raise
     finally:
         core.state(DirectUploadState).verifying.discard(name)
@@ -156,7 +163,7 @@ async def abort(core: ServerContext, caller: AttemptActor, digest: str, name: st
     """
     _direct(core)
     row = await core.write(partial(_find_upload, core=core, caller=caller, digest=digest, name=name))
-    await abandoned_uploads.abort(core, row)
+    await garbage_collection.abort_upload(core, row)
     log.warning("The worker %s cannot upload to the object store: %s", caller.worker_id, why)
 
     def record_event(connection: Connection) -> None:
@@ -186,18 +193,18 @@ async def _begin(
 
 def _insert(connection: Connection, *, core: ServerContext, caller: AttemptActor, row: ArrivingRow) -> ArrivingRow:
     api_keys.refuse_ended(connection, caller)
-    if direct_uploads.of_attempt(connection, caller.attempt_id, row.digest) is not None:
+    if arriving_of_attempt(connection, caller.attempt_id, row.digest) is not None:
         raise ConflictError(f"The upload of {row.digest[:12]}… was started twice at the same time.", hint="Try again.")
     # Check again in the transaction: a concurrent upload may have been stored first.
     _refuse_full(connection, core=core, size_bytes=row.size_bytes)
-    direct_uploads.insert_one(connection, row)
+    insert_arriving(connection, row)
     return row
 
 
 def _refuse_full(connection: Connection, *, core: ServerContext, size_bytes: int) -> None:
     if core.blobs.limit_bytes is None:
         return
-    _, reserved_bytes = direct_uploads.taken(connection)
+    _, reserved_bytes = arriving_taken(connection)
     try:
         core.blobs.within_limit(size_bytes + reserved_bytes)
     except NoRoomError as error:
@@ -211,9 +218,9 @@ def _find_resumable(
     connection: Connection, *, core: ServerContext, caller: AttemptActor, digest: str
 ) -> ArrivingRow | None:
     api_keys.refuse_ended(connection, caller)
-    row = direct_uploads.of_attempt(connection, caller.attempt_id, digest)
+    row = arriving_of_attempt(connection, caller.attempt_id, digest)
     if row is not None:
-        direct_uploads.touch(connection, row.name, core.clock.wall())
+        touch_arriving(connection, row.name, core.clock.wall())
     return row
 
 
@@ -221,12 +228,12 @@ def _find_upload(
     connection: Connection, *, core: ServerContext, caller: AttemptActor, digest: str, name: str, reads: bool = False
 ) -> ArrivingRow:
     api_keys.refuse_ended(connection, caller)
-    row = direct_uploads.of_attempt(connection, caller.attempt_id, digest)
+    row = arriving_of_attempt(connection, caller.attempt_id, digest)
     if row is None or row.name != name:
         raise NotFoundError(f"This attempt has no upload {name[:64]} of {digest[:12]}….", hint="Request a plan first.")
     # Reading back may take longer than the grace period: touch the row ahead, so that it is not collected meanwhile.
     busy_s = row.size_bytes / _READ_BYTES_PER_S if reads else 0.0
-    direct_uploads.touch(connection, name, core.clock.wall() + busy_s)
+    touch_arriving(connection, name, core.clock.wall() + busy_s)
     return row
 
 

@@ -14,7 +14,7 @@ from typing import Final, cast
 import tunefleet
 from tunefleet.db import DEFAULT_PROJECT, Connection
 from tunefleet.db.engine import migrate, statistics
-from tunefleet.db.repositories import direct_uploads
+from tunefleet.db.repositories import artifacts
 from tunefleet.errors import ForbiddenError
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import ServerContext
@@ -107,7 +107,7 @@ async def _count(core: ServerContext) -> StorageView:
     def stored(connection: Connection) -> tuple[dict[str, tuple[int, int]], int, int]:
         kept = statistics.of_files(connection, checkpoint=checkpoint_retention.KIND, now=now)
         count, size = kept.get("arriving", (0, 0))
-        other_files, other_bytes = direct_uploads.taken(connection)
+        other_files, other_bytes = artifacts.arriving_taken(connection)
         kept["arriving"] = (count + other_files, size + other_bytes)
         kept["database"] = statistics.of_database(connection)
         return kept, statistics.of_logs(connection), statistics.of_journals(connection)

@@ -15,8 +15,8 @@ from tunefleet.db.repositories import attempts, commands, events, tasks
 from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import AttemptRow, CommandRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.observability.scrub import scrub
-from tunefleet.orchestrator.fleet import gpu_usage
+from tunefleet.observability.logs import scrub
+from tunefleet.orchestrator.fleet import usage
 from tunefleet.orchestrator.ids import attempt_token
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.worker_link import Command, CommandOutcome, pause_id
@@ -174,7 +174,7 @@ def void(connection: Connection, rows: Sequence[TaskRow], reason: TaskReason, no
     held |= {node.id: node for nodes in gangs.values() for node in nodes}
     gone = [a._replace(state="void", reason=reason.value, finished_at=now) for a in held.values() if a.open]
     attempts.store(connection, gone)
-    gpu_usage.ended(connection, gone, {row.id: row for row in rows})
+    usage.ended(connection, gone, {row.id: row for row in rows})
     close(connection, held.values(), "the task was cancelled.", now)
     wake(connection, "placement", *(f"worker:{row.worker_id}" for row in rows if row.worker_id))
     wake(connection, *(f"worker:{node.worker_id}" for node in gone if node.member))

@@ -14,8 +14,8 @@ from tunefleet.db import Connection, wake
 from tunefleet.db.federations import federations
 from tunefleet.db.federations.federations import FederationRow
 from tunefleet.db.fleet import worker_rows
-from tunefleet.db.repositories import shards, tasks, workflows
-from tunefleet.db.repositories.shards import ShardRow
+from tunefleet.db.repositories import dependencies, tasks, workflows
+from tunefleet.db.repositories.dependencies import ShardRow
 from tunefleet.db.repositories.task_transitions import Move, New, enter
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
@@ -23,8 +23,8 @@ from tunefleet.orchestrator.federation.status import SETTLING
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.ids import new_id
-from tunefleet.orchestrator.observability import trace_links
-from tunefleet.orchestrator.tasks import commands, part_results, sharding_causes, task_federations
+from tunefleet.orchestrator.observability import task_spans
+from tunefleet.orchestrator.tasks import commands, relations, task_federations
 from tunefleet.orchestrator.views import to_datetime
 from tunefleet.placement import Fit, Requirement, match
 from tunefleet.spec import asked_shards
@@ -40,6 +40,11 @@ _SHARED: Final = frozenset({
     "requirement_key", "max_attempts", "backoff_s", "retry_on", "on_lost", "max_runtime_s", "model", "dataset",
     "method",
 })  # fmt: skip
+_LISTED: Final = "items"
+_SUMMED: Final = "usage"
+_EXPORT: Final = "jsonl_export"
+_COUNTS: Final = ("count", "record_count")
+Results = Sequence[Mapping[str, Any]]
 
 
 def count(connection: Connection, spec: Mapping[str, Any], need: Requirement, project: str, now: float) -> int:
@@ -81,11 +86,11 @@ def split(connection: Connection, row: TaskRow, spec: Mapping[str, Any], inputs:
         new.append(New({**shared, **own}, orjson.dumps(part).decode(), inputs))
     workflows.add_open(connection, row.workflow_id, total)
     parts = enter(connection, new, now)
-    shards.insert_all(
+    dependencies.insert_shards(
         connection, [ShardRow(part.seq, row.seq, row.id, number, total) for number, part in enumerate(parts)]
     )
     tasks.copy_inputs(connection, row.id, [part.id for part in parts])
-    trace_links.inherit(connection, {part.id: row.id for part in parts})
+    task_spans.inherit(connection, {part.id: row.id for part in parts})
     if spec.get("federation") is not None:
         task_federations.make(connection, row, spec["federation"], now)
     return Move(row, TaskReason.SPLIT, changes={"started_at": now, "error": None}, data={"shards": total})
@@ -105,7 +110,7 @@ def after_shards(connection: Connection, parents: Iterable[int], now: float) -> 
     """
     # Locked: two shards may end in transactions of different servers, and only one of them may end the parent.
     rows = [row for row in tasks.by_seqs(connection, parents, lock=True) if row.status == TaskStatus.RUNNING]
-    found = shards.of_parents(connection, [row.seq for row in rows])
+    found = dependencies.shards_of_parents(connection, [row.seq for row in rows])
     federated = federations.of_tasks(connection, [row.seq for row in rows], lock=True)
     moves = []
     for row in rows:
@@ -118,8 +123,8 @@ def after_shards(connection: Connection, parents: Iterable[int], now: float) -> 
             moves.append(_failed_by(row, failed))
         elif all(part.status == TaskStatus.COMPLETED for part in parts):
             results = results_of(connection, parts)
-            if part_results.exported(results) is None:
-                moves.append(finished(connection, row, parts, part_results.merge(results), now))
+            if exported_results(results) is None:
+                moves.append(finished(connection, row, parts, merge_results(results), now))
             else:
                 wake(connection, SHARD_MERGE_TOPIC)
     return moves
@@ -165,7 +170,7 @@ def after_parents(connection: Connection, parts: Iterable[int], now: float) -> l
     waiting = [row for row in rows if row.status != TaskStatus.RUNNING]
     # Running shards stop after their step and report it; the others have no worker to wait for.
     commands.ask(connection, running, now)
-    causes = sharding_causes.causes(connection, waiting)
+    causes = relations.shard_stop_causes(connection, waiting)
     for reason in dict.fromkeys(reason for reason, _ in causes.values()):
         commands.void(connection, [row for row in waiting if causes[row.seq][0] is reason], reason, now)
     return [Move(row, causes[row.seq][0], changes={"error": causes[row.seq][1]}) for row in waiting]
@@ -181,3 +186,77 @@ def _envelope(row: TaskRow, parts: Sequence[TaskRow], result: Mapping[str, Any],
         "result": {**result, "shards": [part.id for part in parts]},
     }
     return orjson.dumps(envelope).decode()
+
+
+def exported_results(results: Results) -> list[Mapping[str, Any]] | None:
+    """Return the exports of all shards; None if one has not uploaded its file."""
+    found = [each.get(_EXPORT) for each in results]
+    exports = [each for each in found if isinstance(each, Mapping) and isinstance(each.get("artifact_name"), str)]
+    return exports if exports and len(exports) == len(results) else None
+
+
+def merge_results(results: Results, joined: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Merge the results of shards.
+
+    Args:
+        results: The results, in the order of the shards.
+        joined: Keys of the merged file, for `jsonl_export`.
+
+    Returns:
+        `items` concatenated, with `index` renumbered; their `count`; the sum of `usage`; `jsonl_export` with the keys
+        of `joined`, the number of records and the exports as `parts`; any other key on which all shards agree.
+    """
+    if not results:
+        return {}
+    merged = {key: value for key, value in results[0].items() if all(_same(key, value, each) for each in results)}
+    if all(isinstance(each.get(_LISTED), list) for each in results):
+        merged[_LISTED] = _renumbered([item for each in results for item in each[_LISTED]])
+        if any("count" in each for each in results):
+            merged["count"] = len(merged[_LISTED])
+    usage = [each[_SUMMED] for each in results if isinstance(each.get(_SUMMED), Mapping)]
+    if usage:
+        merged[_SUMMED] = _sum(usage)
+    exports = [each[_EXPORT] for each in results if isinstance(each.get(_EXPORT), Mapping)]
+    if exports:
+        merged[_EXPORT] = {**_agreed(exports), **(joined or {}), "parts": exports}
+    return merged
+
+
+def _same(key: str, value: Any, other: Mapping[str, Any]) -> bool:
+    return key in other and other[key] == value
+
+
+def _agreed(exports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    first = exports[0]
+    agreed = {key: value for key, value in first.items() if all(_same(key, value, each) for each in exports)}
+    for name in _COUNTS:
+        numbers = [each[name] for each in exports if isinstance(each.get(name), int)]
+        if len(numbers) == len(exports):
+            agreed[name] = sum(numbers)
+    return agreed
+
+
+def _renumbered(items: list[Any]) -> list[Any]:
+    return [
+        {**item, "index": number} if isinstance(item, Mapping) and "index" in item else item
+        for number, item in enumerate(items)
+    ]
+
+
+def _sum(parts: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Add numbers of the same name; of any other value the first is kept."""
+    total: dict[str, Any] = {}
+    for part in parts:
+        for key, value in part.items():
+            before = total.get(key)
+            if _number(value) and (before is None or _number(before)):
+                total[key] = (before or 0) + value
+            elif isinstance(value, Mapping):
+                total[key] = _sum([before, value] if isinstance(before, Mapping) else [value])
+            else:
+                total.setdefault(key, value)
+    return total
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

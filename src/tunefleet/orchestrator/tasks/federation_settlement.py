@@ -16,23 +16,23 @@ from tunefleet.db import Connection
 from tunefleet.db.federations import federation_versions, federations
 from tunefleet.db.federations.federation_versions import VersionRow
 from tunefleet.db.federations.federations import FederationRow
-from tunefleet.db.repositories import artifacts, events, shards, tasks
+from tunefleet.db.repositories import artifacts, dependencies, events, tasks
 from tunefleet.db.repositories.task_transitions import Move
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.orchestrator.context import ServerContext
+from tunefleet.orchestrator.federation.adapter_files import archive_of, with_archive
+from tunefleet.orchestrator.federation.rounds import worker_of
 from tunefleet.orchestrator.federation.status import spec_of
-from tunefleet.orchestrator.federation.task_parts import worker_of
-from tunefleet.orchestrator.federation.version_archives import archive_of, with_archive
 from tunefleet.orchestrator.federation.version_publisher import KIND
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.storage import signed_urls
 from tunefleet.orchestrator.storage.signed_urls import Signer
-from tunefleet.orchestrator.tasks import fan_out, part_results
+from tunefleet.orchestrator.tasks import fan_out
 from tunefleet.orchestrator.tasks.transitions import switch
 from tunefleet.schemas.api import FileEntry
-from tunefleet.schemas.compat.task_results import ARCHIVE_KIND, SINGLE_FILE
+from tunefleet.schemas.worker_guide import ARCHIVE_KIND, SINGLE_FILE
 
 # Interval between scans without a notification.
 SWEEP_S: Final = 60.0
@@ -63,7 +63,7 @@ def _settle(connection: Connection, *, core: ServerContext, seq: int, now: float
     rows = [row for row in tasks.by_seqs(connection, [seq], lock=True) if row.status == TaskStatus.RUNNING]
     for row in rows:
         federation = federations.of_tasks(connection, [seq], lock=True)[seq]
-        parts = shards.of_parents(connection, [seq])[seq]
+        parts = dependencies.shards_of_parents(connection, [seq])[seq]
         if federation.status == FederationStatus.CANCELLED:
             error = f"Its federation {federation.id} was cancelled."
             switch(connection, [Move(row, TaskReason.UPSTREAM_CANCELLED, changes={"error": error})], now)
@@ -147,7 +147,7 @@ def _result(
 ) -> dict[str, Any]:
     """Return the result of a federated training run: the values that all shards share, and a summary of each."""
     done = [result for part, result in zip(parts, results, strict=True) if part.status == TaskStatus.COMPLETED]
-    agreed = {key: value for key, value in part_results.merge(done).items() if key not in _SHARD_ONLY_KEYS}
+    agreed = {key: value for key, value in fan_out.merge_results(done).items() if key not in _SHARD_ONLY_KEYS}
     rows = [result.get("dataset_size") for result in done]
     summary: dict[str, Any] = orjson.loads(version.summary)
     return {

@@ -13,7 +13,7 @@ import orjson
 
 from tunefleet.db import Connection
 from tunefleet.db.fleet import worker_rows
-from tunefleet.db.repositories import journal, journal_totals, task_list, tasks
+from tunefleet.db.repositories import journal, task_list, tasks
 from tunefleet.db.repositories.task_list import Place, TaskSelection
 from tunefleet.db.rows import TaskRow
 from tunefleet.errors import InputError
@@ -21,10 +21,10 @@ from tunefleet.orchestrator.access.permissions import Actor, may_read, may_see_w
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
-from tunefleet.orchestrator.pagination import before, bounded
 from tunefleet.orchestrator.tasks import relations
 from tunefleet.orchestrator.tasks.metric_summary import glance_of
 from tunefleet.orchestrator.tasks.views import task_view
+from tunefleet.orchestrator.views import before_cursor, bounded_limit
 from tunefleet.schemas.api import Page, TaskView
 from tunefleet.schemas.ui import Overview, TaskCounts
 
@@ -78,7 +78,7 @@ async def page(core: ServerContext, actor: Actor, look: TaskListQuery) -> Page[T
             descending=selection.descending,
             now=position.now,
         )
-    limit, snapshot = bounded(look.limit), cluster_state.fleet_snapshot(core)
+    limit, snapshot = bounded_limit(look.limit), cluster_state.fleet_snapshot(core)
 
     def operation(connection: Connection) -> Page[TaskView]:
         found = task_list.page(connection, selection, limit=limit + 1, behind=position)
@@ -143,7 +143,7 @@ def _views(
     launches = journal.launches_of_all(connection, live)
     about = relations.of(connection, rows)
     documents = tasks.documents(connection, [row.seq for row in rows]) if config else {}
-    seen = journal_totals.summaries(connection, [row.id for row in rows]) if glance else {}
+    seen = journal.summaries(connection, [row.id for row in rows]) if glance else {}
     return [
         task_view(
             row,
@@ -190,7 +190,7 @@ def _position(cursor: str | None, selection: TaskSelection) -> Place | None:
     if cursor is None:
         return None
     if selection.sort == "created":
-        seq = before(cursor)
+        seq = before_cursor(cursor)
         return None if seq is None else Place(seq, seq, selection.now)
     try:
         fields = orjson.loads(base64.urlsafe_b64decode(cursor.encode() + b"=" * (-len(cursor) % 4)))

@@ -6,22 +6,18 @@ from collections.abc import Sequence
 
 from tunefleet.db import Connection
 from tunefleet.db.campaigns import models
-from tunefleet.db.fleet import clusters
+from tunefleet.db.fleet import clusters, worker_rows
 from tunefleet.db.repositories import (
     artifacts,
     attempts,
     commands,
     dependencies,
-    discards,
     events,
     journal,
     logs,
     notifications,
     queue,
-    resumes,
-    shards,
     tasks,
-    traces,
     training_protocol,
     workflows,
 )
@@ -64,18 +60,18 @@ def remove_tasks(connection: Connection, rows: Sequence[TaskRow], now: float) ->
     """Remove tasks with all their rows; their workers delete the job folders."""
     ids = [row.id for row in rows]
     task_federations.remove_with(connection, rows, now)
-    discards.note(connection, rows, strangers=EXTERNAL)
+    worker_rows.note_discards(connection, rows, strangers=EXTERNAL)
     artifacts.delete_rows(connection, artifacts.of_tasks(connection, ids))
     journal.delete_of_tasks(connection, ids)
     logs.delete_of_tasks(connection, ids)
     queue.delete_of_tasks(connection, ids)
     commands.delete_of_tasks(connection, ids)
-    resumes.delete_of_tasks(connection, ids)
+    attempts.delete_resumes(connection, ids)
     notifications.delete_of_tasks(connection, ids)
     training_protocol.delete_of_tasks(connection, ids)
-    traces.delete_of_tasks(connection, ids)
+    tasks.delete_traces(connection, ids)
     dependencies.delete_of_tasks(connection, rows)
-    shards.delete_of_tasks(connection, rows)
+    dependencies.delete_shards(connection, rows)
     attempts.delete_of_tasks(connection, rows)
     clusters.delete_of_tasks(connection, rows)
     events.delete_of_tasks(connection, rows)

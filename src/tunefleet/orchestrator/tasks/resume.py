@@ -9,8 +9,8 @@ import orjson
 
 from tunefleet.db import Connection, wake
 from tunefleet.db.fleet import worker_rows
-from tunefleet.db.repositories import artifacts, commands, events, journal, resumes, tasks, training_protocol
-from tunefleet.db.repositories.attempts import OfferRow
+from tunefleet.db.repositories import artifacts, commands, events, journal, tasks, training_protocol
+from tunefleet.db.repositories.attempts import OfferRow, delete_resumes, last_workers, put_resume, resumes_of
 from tunefleet.db.rows import ArtifactRow, AttemptRow, ResumeRow, TaskRow
 from tunefleet.errors import ConflictError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
@@ -34,7 +34,7 @@ def for_offers(connection: Connection, rows: Sequence[OfferRow]) -> dict[str, Re
     if not jobs:
         return {}
     ids = [row.task_id for row in jobs]
-    requested, uploads = resumes.of_tasks(connection, ids), checkpoint_retention.uploaded(connection, ids)
+    requested, uploads = resumes_of(connection, ids), checkpoint_retention.uploaded(connection, ids)
     found = {row.task_id: _for(row, requested.get(row.task_id), uploads.get(row.task_id, [])) for row in jobs}
     return {task_id: resume for task_id, resume in found.items() if resume is not None}
 
@@ -71,14 +71,14 @@ def _for_node(
 
 def taken(connection: Connection, attempts: Sequence[AttemptRow]) -> None:
     """Drop the requested resume points of accepted attempts; later attempts use the newest checkpoint."""
-    found = resumes.of_tasks(connection, [row.task_id for row in attempts])
+    found = resumes_of(connection, [row.task_id for row in attempts])
     done = [task_id for task_id, row in found.items() if row.from_task_id is None]
     for task_id in done:
         step = found[task_id].step
         if step is not None:
             checkpoint_retention.drop_beyond(connection, task_id, step)
     if done:
-        resumes.delete_of_tasks(connection, done)
+        delete_resumes(connection, done)
 
 
 def requeue(connection: Connection, row: TaskRow, from_step: FromStep, now: float) -> None:
@@ -96,7 +96,7 @@ def requeue(connection: Connection, row: TaskRow, from_step: FromStep, now: floa
         if local or from_step is not None:
             step = None if from_step is None else chosen.step
             # A checkpoint without an upload binds the task to the worker that has it on its disk.
-            resumes.put(connection, ResumeRow(row.id, step, None, chosen.worker_id if local else None, int(local)))
+            put_resume(connection, ResumeRow(row.id, step, None, chosen.worker_id if local else None, int(local)))
     switch(connection, [Move(row, TaskReason.RESUMED, changes={"ready_at": 0.0, "error": None})], now)
 
 
@@ -176,8 +176,8 @@ def copy_to_child(connection: Connection, parent: TaskRow, child: TaskRow, chose
         artifacts.insert_one(connection, copy, artifacts.files(connection, upload.id))
     worker_id = chosen.worker_id
     if worker_id is None:
-        worker_id = resumes.last_workers(connection, [parent.seq]).get(parent.id)
-    resumes.put(connection, ResumeRow(child.id, chosen.step, parent.id, worker_id, int(upload is None)))
+        worker_id = last_workers(connection, [parent.seq]).get(parent.id)
+    put_resume(connection, ResumeRow(child.id, chosen.step, parent.id, worker_id, int(upload is None)))
 
 
 def refuse_running(row: TaskRow) -> None:

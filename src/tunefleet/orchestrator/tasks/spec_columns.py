@@ -13,13 +13,14 @@ from pydantic import ValidationError
 from tunefleet.db import Connection
 from tunefleet.db.repositories import tasks
 from tunefleet.errors import SpecError
-from tunefleet.orchestrator.tasks import requirements
 from tunefleet.placement import (
     LIGHT_KINDS,
     Requirement,
     only,
 )
-from tunefleet.spec import TASK_KINDS, BaseTaskSpec, ModelTrainingSpec, TaskNode, load_task_spec
+from tunefleet.spec import TASK_KINDS, BaseTaskSpec, ModelTrainingSpec, TaskNode, dump_task_spec, load_task_spec
+from tunefleet.spec.expressions.references import secrets_of
+from tunefleet.spec.options.output import S3
 
 # Spec blocks for queueing, retries and notifications, which all kinds share.
 _COMMON: Final = ("priority", "limits", "retry", "on_lost", "resources", "engine", "sloSeconds", "notify")
@@ -82,7 +83,7 @@ def _text(value: Any) -> str | None:
 
 def need_of(spec: BaseTaskSpec, task_id: str) -> Requirement:
     """Return a task's requirement; with an engine, it includes the tag of the workers started for this task."""
-    need = requirements.of(spec)
+    need = requirement_of(spec)
     return need if spec.engine is None else replace(need, tags=(*need.tags, only(task_id)))
 
 
@@ -105,7 +106,7 @@ def so_far(raw: Mapping[str, Any]) -> tuple[BaseTaskSpec, Requirement]:
         # A required field is a reference.
         need = Requirement(kind=kind, slot_class="light" if kind in LIGHT_KINDS else "job")
         return _common(kind, known), need
-    return spec, requirements.of(spec)
+    return spec, requirement_of(spec)
 
 
 def known(node: TaskNode) -> BaseTaskSpec:
@@ -173,3 +174,44 @@ def merge_key(owner: str, project: str, spec: Mapping[str, Any], inputs: Mapping
     }
     text = orjson.dumps([project, owner, shared, files], option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(text).hexdigest()[:32]
+
+
+def requirement_of(spec: BaseTaskSpec) -> Requirement:
+    """Return the requirement of a spec."""
+    hardware, wanted = spec.resources.hardware, spec.devices
+    light = spec.task_type in LIGHT_KINDS
+    # An inline task takes a GPU only if its spec requests one.
+    count = 0 if light and hardware.gpu is None else wanted.count
+    gpu = hardware.gpu if count else None
+    return Requirement(
+        kind=spec.task_type,
+        slot_class="light" if light else "job",
+        cpu=hardware.cpu or 0,
+        memory_bytes=hardware.memory_bytes or 0,
+        disk_bytes=hardware.disk_bytes or 0,
+        gpu_count=count,
+        gpu_optional=wanted.optional and count > 0,
+        gpu_all=wanted.everything and count > 0,
+        gpu_places=wanted.indices if count else (),
+        gpu_first=wanted.primary if count else None,
+        gpu_type=gpu.type if gpu is not None and gpu.type != "any" else None,
+        gpu_memory_bytes=(gpu.memory_bytes or 0) if gpu is not None else 0,
+        gpu_cause=wanted.cause if count else None,
+        tags=tuple(sorted(set(spec.resources.tags))),
+        secrets=secrets_of(dump_task_spec(spec)),
+        environments=spec.environments,
+        features=(*spec.features, *((S3,) if spec.output.destination.type == S3 else ())),
+        code=spec.requires_code,
+        model=spec.model_identifier,
+        datasets=_datasets(spec),
+        nodes=spec.resources.least_nodes,
+        nodes_max=spec.resources.most_nodes,
+    )
+
+
+def _datasets(spec: BaseTaskSpec) -> tuple[str, ...]:
+    data = getattr(spec, "data", None)
+    named = [getattr(data, "dataset_name", None)]
+    if getattr(data, "type", None) == "dataset":
+        named.append(getattr(data, "url", None))
+    return tuple(sorted({name for name in named if name}))

@@ -10,15 +10,16 @@ import orjson
 from tunefleet.db import Connection
 from tunefleet.db.federations import federations
 from tunefleet.db.federations.federations import FederationRow
-from tunefleet.db.repositories import shards, tasks
+from tunefleet.db.repositories import dependencies, tasks
 from tunefleet.db.repositories.attempts import OfferRow
 from tunefleet.db.rows import TaskRow
 from tunefleet.lifecycle.federation import FederationStatus
 from tunefleet.lifecycle.round import RoundReason
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.orchestrator.federation import deletion, rounds, service, token_access
+from tunefleet.orchestrator.federation import delegated_access, rounds, service
+from tunefleet.orchestrator.federation.rounds import worker_of
+from tunefleet.orchestrator.federation.service import forget
 from tunefleet.orchestrator.federation.status import move, spec_of
-from tunefleet.orchestrator.federation.task_parts import worker_of
 from tunefleet.orchestrator.federation.updates import acceptance
 from tunefleet.schemas.worker_link import FederatedPart
 from tunefleet.spec.options.federation_options import FederationSpec
@@ -73,7 +74,7 @@ def remove_with(connection: Connection, removed: Sequence[TaskRow], now: float) 
     """Delete the federations of removed tasks; a running one is cancelled first."""
     end_with(connection, removed, now)
     for row in federations.of_tasks(connection, [task.seq for task in removed], lock=True).values():
-        deletion.forget(connection, row)
+        forget(connection, row)
 
 
 def for_offers(connection: Connection, offers: Sequence[OfferRow], secret: bytes) -> dict[str, FederatedPart]:
@@ -87,14 +88,14 @@ def for_offers(connection: Connection, offers: Sequence[OfferRow], secret: bytes
     if not attempts:
         return {}
     rows = tasks.by_ids(connection, list(attempts)).values()
-    places = shards.of_tasks(connection, [row.seq for row in rows])
+    places = dependencies.shards_of(connection, [row.seq for row in rows])
     made = federations.of_tasks(connection, [place.parent_seq for place in places.values()])
     found = {}
     for row in rows:
         place = places.get(row.seq)
         federation = made.get(place.parent_seq) if place is not None else None
         if place is not None and federation is not None:
-            token = token_access.current(connection, secret, federation.id)
+            token = delegated_access.current_token(connection, secret, federation.id)
             found[row.id] = FederatedPart(
                 id=federation.id, worker=worker_of(place.number), token=token, attempt=attempts[row.id]
             )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from tunefleet.db import Connection
-from tunefleet.db.repositories import attempts, events, journal, shards, task_tags, tasks
+from tunefleet.db.repositories import attempts, dependencies, events, journal, task_tags, tasks
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
@@ -15,7 +15,7 @@ from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.ids import only_match
-from tunefleet.orchestrator.tasks import cancellation, listing, relations, removal
+from tunefleet.orchestrator.tasks import listing, relations, removal, unreported_ends
 from tunefleet.orchestrator.tasks.listing import TaskListQuery
 from tunefleet.orchestrator.tasks.views import task_detail
 from tunefleet.schemas.api import Page, TaskDetail, TaskEdit, TaskView
@@ -66,7 +66,7 @@ async def cancel(core: ServerContext, actor: Actor, task_id: str) -> TaskDetail:
             if row.status != TaskStatus.CANCELLED:
                 raise ConflictError(f"The task {row.id} is already {row.status}.")
         else:
-            cancellation.cancel(connection, [row], snapshot)
+            unreported_ends.cancel_tasks(connection, [row], snapshot)
         return _detail(connection, find(connection, actor, row.id), snapshot)
 
     return await core.write(operation)
@@ -88,7 +88,7 @@ async def remove(core: ServerContext, actor: Actor, task_id: str) -> None:
                 f"The task {row.id} is {row.status}.", hint=f"Cancel it first with `tunefleet cancel {row.id}`."
             )
         refuse_part(connection, row, "rm")
-        gone = [row, *shards.of_parents(connection, [row.seq]).get(row.seq, ())]
+        gone = [row, *dependencies.shards_of_parents(connection, [row.seq]).get(row.seq, ())]
         removal.refuse_needed(connection, gone)
         if len(tasks.of_workflows(connection, [row.workflow_seq])[row.workflow_seq]) == len(gone):
             removal.remove_workflows(connection, [row.workflow_seq], core.clock.wall())
@@ -182,7 +182,7 @@ def refuse_part(connection: Connection, row: TaskRow, verb: str) -> None:
     Raises:
         ConflictError: If the task is a shard.
     """
-    part = shards.of_tasks(connection, [row.seq]).get(row.seq)
+    part = dependencies.shards_of(connection, [row.seq]).get(row.seq)
     if part is not None:
         raise ConflictError(
             f"The task {row.id} is shard {part.number + 1} of {part.total} of {part.parent_id}.",

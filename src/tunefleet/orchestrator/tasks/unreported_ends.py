@@ -1,4 +1,4 @@
-"""End attempts without a report from the worker: void offers, lost workers, timeouts."""
+"""End attempts without a report from the worker: void offers, lost workers, timeouts, cancelled tasks."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from tunefleet.db import Connection, wake
 from tunefleet.db.repositories import attempts, events, queue, tasks
 from tunefleet.db.repositories.events import Event
 from tunefleet.db.repositories.queue import STRIKES, Cordon, VoidOffer
-from tunefleet.db.rows import AttemptRow
+from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.orchestrator.fleet import gpu_usage
-from tunefleet.orchestrator.tasks import commands, sharding_causes
+from tunefleet.orchestrator.fleet import usage
+from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
+from tunefleet.orchestrator.tasks import commands, relations
 from tunefleet.orchestrator.tasks.retry_decision import finalize
-from tunefleet.orchestrator.tasks.transitions import switch
+from tunefleet.orchestrator.tasks.transitions import Move, switch
 
 # A task is not offered again to a worker that did not accept it: for 5 s, doubled each time.
 FIRST_BACKOFF_S: Final = 5.0
 MAX_BACKOFF_S: Final = 300.0
 # A worker that repeatedly did not accept tasks of a kind gets none of them for this time.
 CORDON_S: Final = 600.0
-
 Ending = tuple[AttemptRow, TaskReason, str | None]
 
 
@@ -40,9 +40,9 @@ def end(connection: Connection, endings: Sequence[Ending], now: float) -> None:
         node._replace(state="void", reason=reason.value, error=error, finished_at=now) for node, reason, error in others
     ]
     attempts.store(connection, void)
-    gpu_usage.ended(connection, void, rows)
+    usage.ended(connection, void, rows)
     commands.close(connection, void, "its attempt was ended.", now)
-    stopped = sharding_causes.of_asked(connection, list(rows.values()))
+    stopped = relations.causes_of_cancelled(connection, list(rows.values()))
     switch(
         connection,
         [
@@ -119,3 +119,33 @@ def _strike(connection: Connection, worker_id: str, kind: str, now: float) -> No
 
 def _tasks(offers: Sequence[AttemptRow]) -> list[str]:
     return [offer.task_id for offer in offers]
+
+
+def cancel_tasks(connection: Connection, rows: Sequence[TaskRow], snapshot: FleetSnapshot) -> None:
+    """Cancel tasks that are not final, and the tasks that depend on them."""
+    # On a live worker the task stops after its step, and the worker reports it. Any other ends now with a void token,
+    # so that a lost worker cannot overwrite the outcome.
+    asked = [row for row in rows if row.status == "running" and row.worker_id in snapshot.limits]
+    commands.ask(connection, asked, snapshot.now)
+    end_cancelled(connection, [row for row in rows if row not in asked], snapshot.now)
+
+
+def end_cancelled(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
+    """Cancel tasks immediately and void their attempts."""
+    stopped = relations.causes_of_cancelled(connection, rows)
+    moves = []
+    for row in rows:
+        reason, error = stopped.get(row.seq, (TaskReason.CANCELLED_BY_USER, None))
+        moves.append(Move(row, reason, changes={"error": error}))
+    for reason in dict.fromkeys(move.reason for move in moves):
+        commands.void(connection, [move.task for move in moves if move.reason is reason], reason, now)
+    _release_coalesced(connection, rows, now)
+    switch(connection, moves, now)
+
+
+def _release_coalesced(connection: Connection, rows: Sequence[TaskRow], now: float) -> None:
+    """Release offers that were coalesced into an attempt that is now void."""
+    wholes = {row.attempt_id for row in rows if row.merge_key is not None and row.attempt_id is not None}
+    holders = {row.worker_id for row in rows if row.attempt_id in wholes and row.worker_id is not None}
+    found = [each for holder in sorted(holders) for each in attempts.open_of(connection, holder).values()]
+    release(connection, [each for each in found if each.merged_into in wholes and each.state == "offered"], now)

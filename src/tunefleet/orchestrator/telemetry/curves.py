@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from tunefleet.db import Connection
 from tunefleet.db.repositories import journal
 from tunefleet.db.rows import LaunchRow
-from tunefleet.orchestrator.telemetry import point_retention
+from tunefleet.orchestrator.telemetry import journal_limits
 
 # Points per read, so that the event loop can run in between.
 _CHUNK: Final = 2000
@@ -170,7 +170,7 @@ class Curves:
         return _Locked(task)
 
     def _read(self, connection: Connection, task_id: str, task: _Task, launches: Sequence[LaunchRow]) -> None:
-        thinned = {each.number: point_retention.times(each.cursor, self._series_points) for each in launches}
+        thinned = {each.number: journal_limits.times_thinned(each.cursor, self._series_points) for each in launches}
         if any(thinned.get(number) != times for number, times in task.thinned.items()):
             # Thinning has deleted points that are cached: read the task again.
             task.reached, task.series, task.numbers = {}, {}, 0

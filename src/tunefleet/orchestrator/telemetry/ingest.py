@@ -19,11 +19,11 @@ from tunefleet.db import Connection, wake
 from tunefleet.db.repositories import events, journal, tasks
 from tunefleet.db.rows import LaunchRow
 from tunefleet.errors import InputError, OffsetConflict
-from tunefleet.observability.scrub import scrub
+from tunefleet.observability.logs import scrub
 from tunefleet.orchestrator.access.api_keys import refuse_ended
 from tunefleet.orchestrator.access.permissions import AttemptActor
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.telemetry import journal_limits, point_retention
+from tunefleet.orchestrator.telemetry import journal_limits
 from tunefleet.orchestrator.telemetry.journal_limits import JournalUsage
 from tunefleet.orchestrator.views import LAST_SECOND, read_progress
 from tunefleet.schemas.worker_link import Cursor, JournalBatch
@@ -237,7 +237,7 @@ def _store(
             connection, task_id=attempt.task_id, launch_id=batch.launch, attempt_id=attempt.attempt_id, at=now
         )
     _store_new(connection, launch, parsed, stored, end, usage, keep)
-    usage.give_back(point_retention.thin(connection, launch, end, keep, now))
+    usage.give_back(journal_limits.thin_points(connection, launch, end, keep, now))
     usage.store(connection, keep, now)
     _append_events(connection, attempt, parsed, stored, now)
     wake(connection, f"task:{attempt.task_id}")

@@ -1,7 +1,10 @@
-"""Limits on a task's journals: records beyond them are dropped, and one event reports it.
+"""Limits on a task's journals: records beyond them are dropped with one event, older points are thinned evenly.
 
 A holder of an attempt's token can write anything into its journal; real runs stay far below these limits. The counters
 are in the database, so that they hold for all servers and after a restart.
+
+A launch that reports for a week has millions of points, and a chart shows two thousand. Points are thinned whenever a
+quarter of the limit has arrived, so that the state of a launch follows from its cursor alone, on each server.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ from typing import Any, Final, TypeVar
 import orjson
 
 from tunefleet.db import Connection
-from tunefleet.db.repositories import events, journal, journal_totals, tasks
-from tunefleet.db.repositories.journal_totals import RoomRow
+from tunefleet.db.repositories import events, journal, tasks
+from tunefleet.db.repositories.journal import JournalTotalsRow
+from tunefleet.db.rows import LaunchRow
 from tunefleet.orchestrator.tasks.metric_summary import MetricSummary
 
 T = TypeVar("T", bound=tuple[Any, ...])
@@ -43,7 +47,7 @@ class JournalUsage:
     """Usage of a task's limits while a transaction adds records."""
 
     task_id: str
-    row: RoomRow
+    row: JournalTotalsRow
     new: bool
     series: set[str] = field(default_factory=set)
     dropped: set[str] = field(default_factory=set)
@@ -51,8 +55,8 @@ class JournalUsage:
     @classmethod
     def of(cls, connection: Connection, task_id: str) -> JournalUsage:
         """Read the usage of a task."""
-        row = journal_totals.get(connection, task_id)
-        known = row or RoomRow(task_id)
+        row = journal.totals(connection, task_id)
+        known = row or JournalTotalsRow(task_id)
         return cls(task_id, known, row is None, set(orjson.loads(known.series)))
 
     def take_records(self, rows: Sequence[T]) -> list[T]:
@@ -118,7 +122,7 @@ class JournalUsage:
         if len(self.series) != len(orjson.loads(series)):
             series = orjson.dumps(sorted(self.series)).decode()
         self.row = self.row._replace(series=series, told=orjson.dumps(reported + fresh).decode())
-        journal_totals.put(connection, self.row, new=self.new)
+        journal.put_totals(connection, self.row, new=self.new)
         self.new = False
         if fresh:
             _append_events(connection, self.task_id, fresh, keep, now)
@@ -158,3 +162,38 @@ def _message(name: str, keep: int) -> str:
         f"Values are dropped: the limit for a point is {VALUES:,} values, with names and strings of up to "
         f"{NAME_CHARACTERS} characters. The worker's journal has all of them."
     )
+
+
+def times_thinned(cursor: int, limit: int) -> int:
+    """Return how often the points of a launch were thinned."""
+    return max(0, cursor // (limit // 4) - 3)
+
+
+def thin_points(connection: Connection, launch: LaunchRow, cursor: int, limit: int, now: float) -> int:
+    """Thin the points of a launch if due, and report it with an event the first time.
+
+    Returns:
+        The number of characters that were deleted.
+    """
+    before = times_thinned(launch.cursor, limit)
+    if times_thinned(cursor, limit) == before:
+        return 0
+    # From the beginning: the limit may have been different when the older points arrived.
+    gone = journal.thin(connection, launch, before_seq=cursor - limit // 4, apart=_apart(cursor, limit))
+    if not before:
+        row = tasks.by_ids(connection, [launch.task_id])[launch.task_id]
+        message = (
+            f"Points of {launch.launch} are thinned from now on: the limit for a series is {limit:,} points "
+            "(TUNEFLEET_SERIES_POINTS); the newest are complete, older ones are spread evenly."
+        )
+        data = {"name": "metrics.thinned", "message": message, "level": "info"}
+        events.append(connection, [events.of_task(row, "task.message", now, data)])
+    return gone
+
+
+def _apart(cursor: int, limit: int) -> int:
+    """Return the stride: one of this many points stays, so that they take half of the limit."""
+    apart = 2
+    while cursor > apart * (limit // 2):
+        apart *= 2
+    return apart

@@ -1,4 +1,4 @@
-"""Live feed of the web UI: new points of followed tasks, progress of running tasks, loads of workers."""
+"""The event feed, and the live feed of the web UI: points of followed tasks, progress, loads of workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tunefleet.db import Connection
-from tunefleet.db.repositories import journal, task_list
+from tunefleet.db.repositories import events, journal, task_list
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.orchestrator.access.permissions import Actor, may_read, may_see_worker
 from tunefleet.orchestrator.context import ServerContext
@@ -16,7 +16,8 @@ from tunefleet.orchestrator.tasks.listing import newest_loss
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.tasks.views import progress_view
 from tunefleet.orchestrator.telemetry.series import values_of
-from tunefleet.orchestrator.views import to_datetime
+from tunefleet.orchestrator.views import bounded_limit, event_view, to_datetime
+from tunefleet.schemas.api import EventView
 from tunefleet.schemas.live import LivePoint, LivePoints, LiveResume, TaskProgress, WorkerLoad
 from tunefleet.schemas.worker_link import Load
 
@@ -27,7 +28,6 @@ _POINTS = 2000
 _RUNNING = 500
 # Maximum age of the shared progress: below the second after which streams poll again.
 FRESH_S = 0.9
-
 # Number of a launch → the sequence number in its journal up to which it is known.
 Cursors = Mapping[int, int]
 
@@ -195,3 +195,39 @@ def loads(core: ServerContext, actor: Actor, sent: dict[str, Load]) -> tuple[Wor
             sent[id_] = presence.load
             new.append(WorkerLoad(worker_id=id_, at=to_datetime(presence.load_at), load=presence.load))
     return tuple(new)
+
+
+async def events_after(
+    core: ServerContext,
+    actor: Actor,
+    event_id: int,
+    *,
+    limit: int = 100,
+    task_id: str | None = None,
+    workflow_id: str | None = None,
+    kinds: Sequence[str] | None = None,
+) -> list[EventView]:
+    """Return events after an id, oldest first; the topic `events` is notified of new ones.
+
+    Args:
+        event_id: The last event that the caller has; 0 for none.
+    """
+    may_read(actor)
+    rows = await core.read(
+        lambda connection: events.after(
+            connection,
+            event_id,
+            project=actor.project,
+            limit=bounded_limit(limit),
+            task_id=task_id,
+            workflow_id=workflow_id,
+            kinds=kinds,
+        )
+    )
+    return [event_view(row) for row in rows]
+
+
+async def last_event_id(core: ServerContext, actor: Actor) -> int:
+    """Return the id of the newest event, to follow the feed from now on."""
+    may_read(actor)
+    return await core.read(events.last_id)

@@ -9,7 +9,7 @@ from tunefleet.db.repositories import attempts, logs
 from tunefleet.db.repositories.logs import StreamRow
 from tunefleet.errors import OffsetConflict
 from tunefleet.lifecycle.task import TaskStatus
-from tunefleet.observability.scrub import scrub_bytes
+from tunefleet.observability.logs import scrub_bytes
 from tunefleet.orchestrator.access.api_keys import refuse_ended
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, may_read
 from tunefleet.orchestrator.context import ServerContext

@@ -10,7 +10,7 @@ from tunefleet.db import Connection
 from tunefleet.db.fleet import worker_rows
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.fleet import gpu_usage
+from tunefleet.orchestrator.fleet import usage
 from tunefleet.orchestrator.fleet.presence import Fleet
 from tunefleet.orchestrator.views import to_datetime
 from tunefleet.orchestrator.workers import workers
@@ -41,10 +41,10 @@ async def flush(core: ServerContext) -> None:
     rows = [(worker_id, at, load.model_dump_json(exclude_none=True)) for worker_id, (at, load) in load_reports.items()]
 
     def operation(connection: Connection) -> None:
-        worker_rows.add(connection, rows)
-        gpu_usage.note_power(connection, load_reports)
+        worker_rows.add_loads(connection, rows)
+        usage.note_power(connection, load_reports)
         if forget:
-            worker_rows.forget_before(connection, now - KEPT_S)
+            worker_rows.forget_loads_before(connection, now - KEPT_S)
 
     await core.write(operation)
 
@@ -57,7 +57,7 @@ async def history(
     start, end = since if since is not None else 0.0, until if until is not None else math.inf
 
     def operation(connection: Connection) -> WorkerHistory:
-        rows = worker_rows.between(connection, id_, start, min(end, 1e12))
+        rows = worker_rows.loads_between(connection, id_, start, min(end, 1e12))
         every = -(-len(rows) // most) if rows else 1
         # Counted from the newest, so that it is always included.
         shown = rows[::-1][::every][::-1]

@@ -15,7 +15,7 @@ from tunefleet.orchestrator.fleet.agents import ONLINE_S, leased, refuse_strange
 from tunefleet.orchestrator.fleet.presence import AGENT_SESSION, Fleet
 from tunefleet.orchestrator.tasks import unreported_ends
 from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
-from tunefleet.schemas.training_protocol.agents import AgentList, AgentRemoved, AgentReply, AgentView
+from tunefleet.schemas.training_protocol.training import AgentList, AgentRemoved, AgentReply, AgentView
 
 
 async def list_(core: ServerContext, actor: Actor) -> AgentList:

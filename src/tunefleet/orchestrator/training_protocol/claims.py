@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from tunefleet.db import Connection
 from tunefleet.db.fleet import worker_rows
-from tunefleet.db.repositories import attempts, tasks, traces
+from tunefleet.db.repositories import attempts, tasks
 from tunefleet.db.rows import AttemptRow, TaskRow, WorkerRow
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
@@ -93,7 +93,7 @@ def _claim(
 
 
 def _traced(connection: Connection, job: PolledJob, attempt_id: str) -> PolledJob:
-    known = traces.of_tasks(connection, [job.id]).get(job.id)
+    known = tasks.traces_of(connection, [job.id]).get(job.id)
     span = attempt_traceparent(None if known is None else known.traceparent, attempt_id)
     return job.model_copy(update={"traceparent": span})
 

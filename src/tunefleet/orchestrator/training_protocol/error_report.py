@@ -19,7 +19,7 @@ from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.training_protocol import failure_analysis
 from tunefleet.orchestrator.training_protocol.job_status import settings_of, state_of
 from tunefleet.orchestrator.views import to_optional_datetime
-from tunefleet.schemas.training_protocol.failures import ErrorItem, FailureAnalysis, JobErrors
+from tunefleet.schemas.training_protocol.jobs import ErrorItem, FailureAnalysis, JobErrors
 
 _REPORTED_LEVELS = frozenset({"warning", "error"})
 _JobRows = tuple[TaskRow, DocumentRow, list[AttemptRow], list[str], JobRow | None]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.schemas.training_protocol.failures import Analysis, Frame, Suggestion, TracebackView
+from tunefleet.schemas.training_protocol.jobs import Analysis, Frame, Suggestion, TracebackView
 
 _MAX_SENTENCE: Final = 2_000
 _FRAME: Final = re.compile(r'^\s*File "(?P<file>[^"\n]+)", line (?P<line>\d{1,9}), in (?P<function>.+)$', re.MULTILINE)

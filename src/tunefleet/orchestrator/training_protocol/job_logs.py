@@ -8,7 +8,7 @@ from typing import Final
 from tunefleet.db import Connection, wake
 from tunefleet.db.repositories import logs, training_protocol
 from tunefleet.errors import OffsetConflict
-from tunefleet.observability.scrub import scrub_bytes
+from tunefleet.observability.logs import scrub_bytes
 from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, may_read
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import agents

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
@@ -15,14 +17,30 @@ from tunefleet.orchestrator.access.permissions import Actor, AttemptActor, may_r
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import agents
 from tunefleet.orchestrator.tasks.tasks import find
-from tunefleet.orchestrator.telemetry import point_retention
+from tunefleet.orchestrator.telemetry import journal_limits
 from tunefleet.orchestrator.telemetry.journal_limits import JournalUsage
 from tunefleet.orchestrator.training_protocol import held_attempts as holding
-from tunefleet.orchestrator.training_protocol import points as translate
+from tunefleet.orchestrator.views import LAST_SECOND
 from tunefleet.schemas.training_protocol.reports import Done, MetricPage, MetricRow, MetricRows, ReportedPoint
 
 # Maximum number of points in a response.
 MAX_READ: Final = 100_000
+# Field of a reported point → name of the value in the journal.
+_NAMES: Final = {
+    "train_loss": "loss",
+    "eval_loss": "eval_loss",
+    "learning_rate": "learning_rate",
+    "grad_norm": "grad_norm",
+    "gpu_memory_allocated_gb": "gpu_memory_allocated_gb",
+    "gpu_memory_reserved_gb": "gpu_memory_reserved_gb",
+    "gpu_utilization_percent": "gpu_utilization_percent",
+    "samples_per_second": "samples_per_second",
+    "tokens_per_second": "tokens_per_second",
+    "train_perplexity": "train_perplexity",
+    "eval_perplexity": "eval_perplexity",
+}
+# Above this, exp(loss) overflows a float.
+_MAX_LOSS: Final = 700.0
 
 
 async def report(core: ServerContext, actor: AttemptActor, reported: Sequence[ReportedPoint]) -> Done:
@@ -46,7 +64,7 @@ def _store(
     launch = holding.launch_of(connection, held, now)
     new = _new(connection, launch, reported)
     rows = [
-        (seq, "train", point.step, point.epoch, translate.time_of(point, now), None, None,
+        (seq, "train", point.step, point.epoch, _time_of(point, now), None, None,
          journal.curve_of("train", values), orjson.dumps(values).decode())
         for seq, (point, values) in enumerate(new, launch.cursor)
     ]  # fmt: skip
@@ -60,7 +78,7 @@ def _store(
     usage.summarize(connection, kept, again=launch.cursor == 0 and launch.number > 1)
     cursor = launch.cursor + len(rows)
     journal.advance(connection, launch, cursor=cursor, progress=_progress(launch, reported, now))
-    usage.give_back(point_retention.thin(connection, launch, cursor, keep, now))
+    usage.give_back(journal_limits.thin_points(connection, launch, cursor, keep, now))
     usage.store(connection, keep, now)
     wake(connection, f"task:{held.task.id}")
 
@@ -73,7 +91,7 @@ def _begins_after(new: Sequence[tuple[ReportedPoint, dict[str, Any]]]) -> int:
 def _new(
     connection: Connection, launch: LaunchRow, reported: Sequence[ReportedPoint]
 ) -> list[tuple[ReportedPoint, dict[str, Any]]]:
-    wanted = [(point, values) for point in reported if (values := translate.values_of(point))]
+    wanted = [(point, values) for point in reported if (values := _values_of(point))]
     if not wanted:
         return []
     first = min(point.step for point, _ in wanted)
@@ -138,4 +156,52 @@ def merged(task_id: str, points: Sequence[PointRow]) -> list[MetricRow]:
     for point in points:
         values.setdefault(point.step, {}).update(orjson.loads(point.values_json))
         last[point.step] = point
-    return [translate.row_of(task_id, last[step], found_values) for step, found_values in values.items()]
+    return [_row_of(task_id, last[step], found_values) for step, found_values in values.items()]
+
+
+def _values_of(point: ReportedPoint) -> dict[str, float | str]:
+    """Return a reported point's values under their journal names, without missing ones."""
+    found = {ours: getattr(point, theirs) for theirs, ours in _NAMES.items()}
+    if found["eval_perplexity"] is None:
+        found["eval_perplexity"] = point.perplexity
+    return {name: _plain(value) for name, value in found.items() if value is not None}
+
+
+def _plain(value: float) -> float | str:
+    """Return a JSON-compatible number; NaN and infinities become strings."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _time_of(point: ReportedPoint, now: float) -> float:
+    """Return the Unix time of a point; a time without a zone is UTC, a missing one is `now`."""
+    if not point.timestamp:
+        return now
+    try:
+        read = datetime.fromisoformat(point.timestamp)
+    except ValueError:
+        return now
+    at = (read if read.tzinfo else read.replace(tzinfo=UTC)).timestamp()
+    return at if 0 <= at < LAST_SECOND else now
+
+
+def _row_of(task_id: str, point: PointRow, values: Mapping[str, Any]) -> MetricRow:
+    """Return a stored point under the protocol's names."""
+    known = {theirs: values[ours] for theirs, ours in _NAMES.items() if ours in values}
+    for perplexity, loss in (("train_perplexity", "train_loss"), ("eval_perplexity", "eval_loss")):
+        if perplexity not in known and loss in known:
+            known[perplexity] = perplexity_of(known[loss])
+    if "eval_perplexity" in known:
+        known["perplexity"] = known["eval_perplexity"]
+    at = datetime.fromtimestamp(point.at, UTC)
+    return MetricRow(job_id=task_id, step=point.step, epoch=point.epoch, timestamp=at, **known)
+
+
+def perplexity_of(loss: float | str | None) -> float | None:
+    """Return the exponential of a loss; None if it is not finite."""
+    if not isinstance(loss, int | float) or math.isnan(loss) or loss > _MAX_LOSS:
+        return None
+    return math.exp(loss)

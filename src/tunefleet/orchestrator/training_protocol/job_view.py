@@ -18,8 +18,8 @@ from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.tasks.tasks import find
 from tunefleet.orchestrator.tasks.views import progress_view
+from tunefleet.orchestrator.training_protocol.job_metrics import perplexity_of
 from tunefleet.orchestrator.training_protocol.job_status import dataset_of, model_of, state_of
-from tunefleet.orchestrator.training_protocol.points import perplexity_of
 from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
 from tunefleet.schemas.api import ProgressView
 from tunefleet.schemas.training_protocol.jobs import JobStatus

@@ -11,9 +11,9 @@ import secrets
 from typing import Final, Literal
 
 from tunefleet.db import Connection
-from tunefleet.db.access import invitations
+from tunefleet.db.access import keys
 from tunefleet.db.access import keys as key_rows
-from tunefleet.db.access.invitations import InvitationRow
+from tunefleet.db.access.keys import InvitationRow
 from tunefleet.errors import AuthError, ConflictError, NotFoundError
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.access.login_throttle import LoginThrottle
@@ -43,7 +43,7 @@ async def create(core: ServerContext, actor: Actor, body: InvitationCreate, url:
     }  # fmt: skip
 
     def operation(connection: Connection) -> InvitationRow:
-        invitations.insert_one(connection, row)
+        keys.insert_invitation(connection, row)
         return _find_invitation(connection, actor, id_)
 
     view = _view(await core.write(operation), now)
@@ -58,7 +58,7 @@ async def list_(core: ServerContext, actor: Actor) -> list[InvitationView]:
         ForbiddenError: If the actor is not an admin.
     """
     may_administer(actor)
-    rows = await core.read(lambda connection: invitations.all_rows(connection, project=actor.project))
+    rows = await core.read(lambda connection: keys.all_invitations(connection, project=actor.project))
     now = core.clock.wall()
     return [_view(row, now) for row in rows]
 
@@ -75,7 +75,7 @@ async def withdraw(core: ServerContext, actor: Actor, invitation_id: str) -> Inv
 
     def operation(connection: Connection) -> InvitationRow:
         row = _find_invitation(connection, actor, invitation_id)
-        if row.revoked_at is None and not invitations.revoke(connection, row.id, now):
+        if row.revoked_at is None and not keys.revoke_invitation(connection, row.id, now):
             raise ConflictError(
                 f"A machine has already joined with {row.id}.",
                 hint=f"Revoke its key with `tunefleet keys revoke {row.key_id}`.",
@@ -103,7 +103,7 @@ async def join(core: ServerContext, address: str, request: JoinRequest) -> JoinR
 
 
 def _exchange(connection: Connection, request: JoinRequest, now: float) -> InvitationRow:
-    row = invitations.by_hash(connection, hash_secret(request.token))
+    row = keys.invitation_by_hash(connection, hash_secret(request.token))
     if row is None:
         raise AuthError("The join token is wrong.", hint=f"Copy the complete command. {_NEW_TOKEN_HINT}")
     if row.revoked_at is not None:
@@ -124,7 +124,7 @@ def _exchange(connection: Connection, request: JoinRequest, now: float) -> Invit
         secret_hash=request.secret_hash,
         now=now,
     )
-    if not invitations.use(connection, row.id, key_id=key.id, at=now):
+    if not keys.use_invitation(connection, row.id, key_id=key.id, at=now):
         raise _already_used()  # a concurrent request won; the transaction rolls back the key as well
     return row._replace(used_at=now, key_id=key.id)
 
@@ -147,7 +147,7 @@ def _already_used() -> ConflictError:
 
 
 def _find_invitation(connection: Connection, actor: Actor, invitation_id: str) -> InvitationRow:
-    row = invitations.by_id(connection, invitation_id, project=actor.project)
+    row = keys.invitation_by_id(connection, invitation_id, project=actor.project)
     if row is None:
         raise NotFoundError(
             f"There is no invitation {invitation_id}.", hint="List them with `tunefleet workers invitations`."

@@ -6,15 +6,20 @@ send. It also renews the worker's lease: a worker that cannot receive cannot ren
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 from functools import partial
 from typing import Final
 
+from tunefleet.artifacts import BlobStore, is_digest
 from tunefleet.db.fleet import worker_rows
-from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError, TunefleetError
+from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError, TooLargeError, TunefleetError
 from tunefleet.observability import context
+from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet.presence import Fleet, Presence
+from tunefleet.orchestrator.storage import artifacts
 from tunefleet.orchestrator.workers import exchange_transaction, registration
 from tunefleet.orchestrator.workers.exchange_transaction import ExchangeResult, WorkerReport
 from tunefleet.schemas.worker_link import ExchangeReply, ExchangeRequest, RegisterReply, RegisterRequest
@@ -203,3 +208,43 @@ async def _find_presence(core: ServerContext, actor: Actor, request: ExchangeReq
 def _require_worker_key(actor: Actor) -> None:
     if actor.role not in {"worker", "admin"}:
         raise ForbiddenError(f"A {actor.role} key cannot be used by a worker.", hint="Use a worker key.")
+
+
+async def keep_message(core: ServerContext, body: bytes, token: str) -> str:
+    """Store a message of an attempt, and return its digest.
+
+    Raises:
+        AuthError: If the attempt is void.
+    """
+    attempt = await api_keys.authenticate_attempt(core, token)
+    digest = hashlib.sha256(body).hexdigest()
+    await asyncio.to_thread(_write, core.blobs, digest, body)
+    await artifacts.stored(core, attempt, digest, len(body))
+    return digest
+
+
+async def fetch_message(core: ServerContext, digest: str) -> bytes:
+    """Return a stored message.
+
+    Raises:
+        NotFoundError: If there is none with this digest.
+        TooLargeError: If it exceeds the maximum body size.
+    """
+    return await asyncio.to_thread(_read, core.blobs, digest, core.settings.max_body_bytes)
+
+
+def _read(blobs: BlobStore, digest: str, max_bytes: int) -> bytes:
+    size = blobs.find(digest) if is_digest(digest) else None
+    if size is None:
+        raise NotFoundError(f"There is no message {digest[:64]}.")
+    if size > max_bytes:
+        raise TooLargeError(f"The message has {size:,} bytes; the limit is {max_bytes:,}.")
+    return blobs.read(digest)
+
+
+def _write(blobs: BlobStore, digest: str, body: bytes) -> None:
+    if blobs.has(digest):
+        return
+    with blobs.append(digest, blobs.partial_size(digest), len(body)) as upload:
+        upload.write(body[upload.offset :])
+        upload.finish()

@@ -12,17 +12,17 @@ import orjson
 from tunefleet.artifacts import BlobStore
 from tunefleet.db import Connection, wake
 from tunefleet.db.fleet import worker_rows
-from tunefleet.db.repositories import artifacts, attempts, controls, discards, events, journal, queue, tasks
+from tunefleet.db.repositories import artifacts, attempts, events, journal, queue, tasks
 from tunefleet.db.repositories.attempts import OfferRow
 from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.observability.scrub import scrub
-from tunefleet.orchestrator.fleet import gpu_usage, worker_state
+from tunefleet.observability.logs import scrub
+from tunefleet.orchestrator.fleet import usage, worker_state
 from tunefleet.orchestrator.ids import attempt_of, attempt_token
 from tunefleet.orchestrator.observability.task_spans import attempt_traceparent
 from tunefleet.orchestrator.storage import checkpoint_retention
-from tunefleet.orchestrator.tasks import commands, resume, sharding_causes, task_federations
+from tunefleet.orchestrator.tasks import commands, relations, resume, task_federations
 from tunefleet.orchestrator.tasks.retry_decision import finalize, reason_of
 from tunefleet.orchestrator.tasks.transitions import Move, switch
 from tunefleet.orchestrator.views import to_datetime
@@ -191,7 +191,7 @@ def apply(
     }
     tasks.set_reached(connection, reached.items())
     rows.update((id_, rows[id_]._replace(reached=max(rows[id_].reached, reached[id_]))) for id_ in reached)
-    discards.done(connection, worker_id, report.discarded)
+    worker_rows.finish_discards(connection, worker_id, report.discarded)
     # Before the ends: an end fails open commands, and must not fail the command that caused it.
     commands.take_outcomes(connection, report.outcomes, worker_id, open_attempts, rows, now)
     commands.note_stalls(connection, report.stalled, open_attempts, rows, now)
@@ -278,7 +278,7 @@ def finish(
         return []
     ended, moves, outcomes = [], [], []
     uploaded_results = _uploaded_results(connection, finishes, open_attempts)
-    stopped = sharding_causes.of_asked(connection, [rows[open_attempts[id_].task_id] for id_ in finishes])
+    stopped = relations.causes_of_cancelled(connection, [rows[open_attempts[id_].task_id] for id_ in finishes])
     for id_, finish in finishes.items():
         attempt = open_attempts.pop(id_)
         task = rows[attempt.task_id]
@@ -295,7 +295,7 @@ def finish(
         result = uploaded_results.get(task.seq) or _envelope(task, attempt, finish, now) if succeeded else None
         outcomes.append((task.seq, result, detail))
     attempts.store(connection, ended)
-    gpu_usage.ended(connection, ended, rows)
+    usage.ended(connection, ended, rows)
     gangs.release(connection, ended, rows, now)
     released = [row.task_seq for row in ended if row.reason == TaskReason.RELEASED]
     if released:
@@ -379,7 +379,7 @@ def build_reply(
         drop=drop,
         desired=tuple(_desired(attempts.desired(connection, worker_id), secret)) if running else (),
         commands=tuple(commands.sendable(connection, worker_id, open_attempts, secret)),
-        discard=tuple(discards.of_worker(connection, worker_id)),
+        discard=tuple(worker_rows.discards_of(connection, worker_id)),
         drain=_drain(connection, worker_id, report),
     )
     keys = {
@@ -400,7 +400,7 @@ def build_reply(
 
 
 def _drain(connection: Connection, worker_id: str, report: WorkerReport) -> bool | None:
-    wanted = bool(controls.get(connection, worker_id).drains)
+    wanted = bool(worker_rows.controls_of(connection, worker_id).drains)
     return None if report.leaves or wanted == report.draining else wanted
 
 

@@ -14,8 +14,8 @@ from tunefleet.db import Connection, wake
 from tunefleet.db.repositories import attempts, tasks
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
-from tunefleet.observability.scrub import scrub
-from tunefleet.orchestrator.fleet import gpu_usage
+from tunefleet.observability.logs import scrub
+from tunefleet.orchestrator.fleet import usage
 from tunefleet.orchestrator.tasks import unreported_ends
 from tunefleet.orchestrator.tasks.retry_decision import reason_of
 from tunefleet.schemas.worker_link import Finish
@@ -86,7 +86,7 @@ def release(connection: Connection, heads: Iterable[AttemptRow], rows: Mapping[s
             if node.member and node.open
         ]
         attempts.store(connection, left)
-        gpu_usage.ended(connection, left, rows)
+        usage.ended(connection, left, rows)
         wake(connection, *(f"worker:{node.worker_id}" for node in left))
 
 
@@ -130,7 +130,7 @@ def _take_member(
     lost_at = now if finish.lost_peer else None
     ended = row._replace(state="finished", reason=reason.value, error=error, finished_at=now, gang_failed_at=lost_at)
     attempts.store(connection, [ended])
-    gpu_usage.ended(connection, [ended], rows)
+    usage.ended(connection, [ended], rows)
     nodes = attempts.of_gangs(connection, [row.gang_of or ""]).get(row.gang_of or "", [])
     wake(connection, "placement", *(f"worker:{node.worker_id}" for node in nodes if node.id == node.gang_of))
 

@@ -6,9 +6,9 @@ import json
 from typing import Final
 
 from tunefleet.db import Connection
-from tunefleet.db.access import invitations
+from tunefleet.db.access import keys
 from tunefleet.db.fleet import clusters, worker_rows
-from tunefleet.db.repositories import attempts, controls, events, queue, tasks
+from tunefleet.db.repositories import attempts, events, queue, tasks
 from tunefleet.db.repositories.events import Event
 from tunefleet.db.rows import WorkerRow
 from tunefleet.errors import ConflictError, ForbiddenError
@@ -84,9 +84,9 @@ def leave(connection: Connection, worker_id: str, now: float) -> None:
     unreported_ends.release(connection, [row for row in mine if row.state == "offered"], now)
     # Earlier messages may arrive after this one and must not bring it back online.
     worker_rows.set_left(connection, worker_id)
-    known = controls.get(connection, worker_id)
+    known = worker_rows.controls_of(connection, worker_id)
     if known.drains:
-        controls.put(connection, known._replace(drains=0))
+        worker_rows.put_controls(connection, known._replace(drains=0))
     events.append(connection, [Event("worker.offline", now, worker_id=worker_id)])
 
 
@@ -112,7 +112,7 @@ def refuse_foreign_key(actor: Actor, row: WorkerRow) -> None:
 
 def _apply_invitation(connection: Connection, actor: Actor, request: RegisterRequest) -> RegisterRequest:
     """Apply the worker id and tags that the key's invitation fixed."""
-    row = invitations.by_key(connection, actor.key_id)
+    row = keys.invitation_of_key(connection, actor.key_id)
     if row is None:
         return request
     if row.worker_id is not None and row.worker_id != request.worker_id:
@@ -143,8 +143,8 @@ def _drain_if_released(connection: Connection, actor: Actor, worker_id: str) -> 
     """Drain a worker that registers after its cluster job was released."""
     job = clusters.by_key(connection, actor.key_id)
     if job is not None and job.state == "leaving":
-        known = controls.get(connection, worker_id)
-        controls.put(connection, known._replace(drains=1))
+        known = worker_rows.controls_of(connection, worker_id)
+        worker_rows.put_controls(connection, known._replace(drains=1))
 
 
 def _refuse_foreign_folder(actor: Actor, before: WorkerRow, request: RegisterRequest) -> None:

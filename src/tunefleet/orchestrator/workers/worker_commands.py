@@ -1,27 +1,34 @@
-"""Admin commands for a worker itself: a fixed set, each with an outcome."""
+"""Admin commands for a worker, each with an outcome; and cordon, drain and uncordon, which survive restarts."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import orjson
 
 from tunefleet.db import Connection
+from tunefleet.db.fleet import worker_rows
+from tunefleet.db.fleet.worker_rows import ControlRow
 from tunefleet.db.repositories import commands, events
 from tunefleet.db.repositories.events import Event
-from tunefleet.db.rows import CommandRow
+from tunefleet.db.rows import CommandRow, WorkerRow
 from tunefleet.errors import ConflictError, InputError, NotFoundError
 from tunefleet.orchestrator.access.permissions import Actor, may_administer
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state
+from tunefleet.orchestrator.fleet.presence import AGENT_SESSION
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.tasks import commands as task_commands
 from tunefleet.orchestrator.tasks.views import command_view
+from tunefleet.orchestrator.workers import workers as views
 from tunefleet.orchestrator.workers.workers import owned
 from tunefleet.schemas.api import CommandRequest, CommandView
+from tunefleet.schemas.fleet import WorkerView
 from tunefleet.schemas.training_protocol.training import AgentVerb
 
 MAX_WAIT_S = 30.0
+Change = Callable[[WorkerRow, ControlRow], ControlRow]
 
 
 async def send(core: ServerContext, actor: Actor, worker_id: str, request: CommandRequest) -> CommandView:
@@ -84,3 +91,69 @@ def _one(connection: Connection, *, actor: Actor, worker_id: str, command_id: st
     if row is None or row.task_id is not None or row.worker_id != worker_id:
         raise NotFoundError(f"The worker {worker_id} has no command {command_id}.")
     return row
+
+
+async def cordon(core: ServerContext, actor: Actor, worker_id: str) -> WorkerView:
+    """Stop offering tasks to a worker; its running tasks continue.
+
+    Raises:
+        ForbiddenError: If the actor is not an admin.
+    """
+    now = core.clock.wall()
+
+    def change(_: WorkerRow, control: ControlRow) -> ControlRow:
+        return control if control.cordoned_at is not None else control._replace(cordoned_at=now)
+
+    return await _apply_control(core, actor, worker_id, change, event_kind="worker.cordoned")
+
+
+async def drain(core: ServerContext, actor: Actor, worker_id: str) -> WorkerView:
+    """Let a worker finish its tasks and then leave; it stays cordoned until it is uncordoned.
+
+    A worker that is offline gets the request when it reconnects.
+
+    Raises:
+        ConflictError: If it is an agent, which cannot be drained.
+        ForbiddenError: If the actor is not an admin.
+    """
+    now = core.clock.wall()
+
+    def change(row: WorkerRow, control: ControlRow) -> ControlRow:
+        if row.session == AGENT_SESSION:
+            raise ConflictError(
+                f"{row.id} is an agent and cannot be drained: it pulls its jobs.",
+                hint="Cordon it to stop new jobs, and stop it on its machine when it has finished.",
+            )
+        return control._replace(cordoned_at=control.cordoned_at or now, drains=1)
+
+    return await _apply_control(core, actor, worker_id, change, event_kind="worker.draining")
+
+
+async def uncordon(core: ServerContext, actor: Actor, worker_id: str) -> WorkerView:
+    """Offer tasks to a worker again; a drain in progress is cancelled.
+
+    Raises:
+        ForbiddenError: If the actor is not an admin.
+    """
+
+    def change(_: WorkerRow, control: ControlRow) -> ControlRow:
+        return control._replace(cordoned_at=None, drains=0)
+
+    return await _apply_control(core, actor, worker_id, change, event_kind="worker.uncordoned")
+
+
+async def _apply_control(
+    core: ServerContext, actor: Actor, worker_id: str, change: Change, *, event_kind: str
+) -> WorkerView:
+    now = core.clock.wall()
+
+    def operation(connection: Connection) -> None:
+        row = views.owned(connection, actor, worker_id)
+        control = worker_rows.controls_of(connection, worker_id)
+        wanted = change(row, control)
+        if wanted != control:
+            worker_rows.put_controls(connection, wanted)
+            events.append(connection, [Event(event_kind, now, worker_id=worker_id, data={"by": actor.owner})])
+
+    await core.write(operation)
+    return await views.get(core, actor, worker_id)

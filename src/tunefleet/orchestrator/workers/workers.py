@@ -6,9 +6,9 @@ from functools import partial
 
 from tunefleet.db import DEFAULT_PROJECT, Connection
 from tunefleet.db.fleet import worker_rows
-from tunefleet.db.repositories import attempts, commands, controls
+from tunefleet.db.fleet.worker_rows import ControlRow
+from tunefleet.db.repositories import attempts, commands
 from tunefleet.db.repositories import tasks as task_rows
-from tunefleet.db.repositories.controls import ControlRow
 from tunefleet.db.rows import WorkerRow
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
 from tunefleet.lifecycle.task import TaskReason
@@ -16,9 +16,8 @@ from tunefleet.orchestrator.access.permissions import Actor, is_operator, may_ad
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import cluster_state, worker_state
 from tunefleet.orchestrator.fleet.presence import Fleet
-from tunefleet.orchestrator.pagination import bounded
 from tunefleet.orchestrator.tasks import unreported_ends
-from tunefleet.orchestrator.views import to_datetime, to_optional_datetime
+from tunefleet.orchestrator.views import bounded_limit, to_datetime, to_optional_datetime
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.fleet import WorkerView
 
@@ -28,7 +27,7 @@ async def list_(
 ) -> Page[WorkerView]:
     """Return workers by id; `status` takes several values separated by commas."""
     may_read(actor)
-    limit = bounded(limit)
+    limit = bounded_limit(limit)
     rows, running, decided = await core.read(partial(_all, actor=actor))
     shown = [row for row in rows if cursor is None or row.id > cursor]
     views = [_view(core, row, running.get(row.id, ()), decided.get(row.id)) for row in shown]
@@ -97,14 +96,14 @@ def _all(
         if attempt.task_seq in mine:
             running.setdefault(attempt.worker_id, []).append(attempt.task_id)
     rows = [row for row in worker_rows.all_rows(connection) if may_see_worker(actor, row.project)]
-    return rows, running, controls.all_rows(connection)
+    return rows, running, worker_rows.all_controls(connection)
 
 
 def _one(connection: Connection, *, actor: Actor, worker_id: str) -> tuple[WorkerRow, list[str], ControlRow]:
     row = _find_worker(connection, actor, worker_id)
     held = attempts.open_of(connection, worker_id).values()
     mine = task_rows.of_project(connection, actor.project, [attempt.task_seq for attempt in held])
-    return row, [each.task_id for each in held if each.task_seq in mine], controls.get(connection, worker_id)
+    return row, [each.task_id for each in held if each.task_seq in mine], worker_rows.controls_of(connection, worker_id)
 
 
 def _find_worker(connection: Connection, actor: Actor, worker_id: str) -> WorkerRow:

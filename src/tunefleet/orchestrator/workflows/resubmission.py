@@ -11,14 +11,14 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.db import Connection
-from tunefleet.db.repositories import dependencies, shards, tasks, workflows
+from tunefleet.db.repositories import dependencies, tasks, workflows
 from tunefleet.db.rows import DocumentRow, TaskRow, WorkflowRow
 from tunefleet.errors import ConflictError, ForbiddenError, SpecError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.orchestrator import redaction
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.tasks import retry_lookup
+from tunefleet.orchestrator.tasks import relations
 from tunefleet.orchestrator.tasks.inputs import is_named
 from tunefleet.orchestrator.tasks.tasks import refuse_part
 from tunefleet.orchestrator.workflows.submission import Submission
@@ -154,13 +154,13 @@ def _workflow(
     connection: Connection, row: WorkflowRow
 ) -> tuple[str, dict[str, tuple[TaskRow, DocumentRow]], dict[str, TaskRow]]:
     rows = tasks.of_workflows(connection, [row.seq])[row.seq]
-    shards_of_tasks = shards.of_tasks(connection, [each.seq for each in rows])
+    shards_of_tasks = dependencies.shards_of(connection, [each.seq for each in rows])
     top_level = [each for each in rows if each.seq not in shards_of_tasks]
     documents = tasks.documents(connection, [each.seq for each in top_level])
     # Tasks that this workflow reused from an earlier one are found through its edges.
     above = dependencies.upstreams(connection, [each.seq for each in top_level]).values()
     known = {each.name: each.task for every in above for each in every} | {each.name: each for each in top_level}
-    computed = retry_lookup.computed(connection, known.values())
+    computed = relations.computed(connection, known.values())
     done = {name: each for name, each in known.items() if each.status == TaskStatus.COMPLETED or each.seq in computed}
     text = workflows.document(connection, row.seq)
     return text, {each.name: (each, documents[each.seq]) for each in top_level}, done

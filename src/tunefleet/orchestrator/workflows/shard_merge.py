@@ -17,7 +17,7 @@ import orjson
 
 from tunefleet.artifacts import BlobStore, Intake, NoRoomError
 from tunefleet.db import Connection
-from tunefleet.db.repositories import artifacts, shards, tasks
+from tunefleet.db.repositories import artifacts, dependencies, tasks
 from tunefleet.db.rows import TaskRow
 from tunefleet.errors import ConflictError, NotFoundError, TunefleetError
 from tunefleet.lifecycle.task import TaskStatus
@@ -26,10 +26,10 @@ from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet.cluster_state import JoinWait, MergeWaits
 from tunefleet.orchestrator.storage import result_files as results
 from tunefleet.orchestrator.storage import signed_urls
-from tunefleet.orchestrator.tasks import fan_out, part_results
+from tunefleet.orchestrator.tasks import fan_out
 from tunefleet.orchestrator.tasks.transitions import switch
 from tunefleet.schemas.api import FileEntry
-from tunefleet.schemas.compat.task_results import SINGLE_FILE
+from tunefleet.schemas.worker_guide import SINGLE_FILE
 
 log = logging.getLogger(__name__)
 # Backoff after the first failure, doubled after each further one up to `SWEEP_S`.
@@ -56,7 +56,7 @@ async def run_once(core: ServerContext) -> int:
     Returns:
         The number of tasks that failed; each is retried after its own backoff and does not block the others.
     """
-    seqs = await core.read(shards.done)
+    seqs = await core.read(dependencies.parents_done)
     core.state(MergeWaits).by_task = {seq: wait for seq, wait in core.state(MergeWaits).by_task.items() if seq in seqs}
     for seq in seqs:
         wait = core.state(MergeWaits).by_task.get(seq)
@@ -99,8 +99,8 @@ async def _end(core: ServerContext, seq: int) -> None:
 
 def _plan(connection: Connection, *, seq: int, public: str | None) -> _Merge | None:
     """Return the merge of a task; None if a shard's file is not on this server."""
-    parts = shards.of_parents(connection, [seq]).get(seq, [])
-    exports = part_results.exported(fan_out.results_of(connection, parts))
+    parts = dependencies.shards_of_parents(connection, [seq]).get(seq, [])
+    exports = fan_out.exported_results(fan_out.results_of(connection, parts))
     if exports is None:
         return None
     # Without a configured public URL, the address that the shards' worker reached the server at is used.
@@ -155,14 +155,14 @@ def _concatenate(
 
 def _finish(connection: Connection, *, seq: int, merged_file: Mapping[str, Any] | None, now: float) -> None:
     rows = [row for row in tasks.by_seqs(connection, [seq], lock=True) if row.status == TaskStatus.RUNNING]
-    found = shards.of_parents(connection, [row.seq for row in rows])
+    found = dependencies.shards_of_parents(connection, [row.seq for row in rows])
     # The task may have been cancelled meanwhile; the published file is then removed with it.
     moves = [
         fan_out.finished(
             connection,
             row,
             found[row.seq],
-            part_results.merge(fan_out.results_of(connection, found[row.seq]), merged_file),
+            fan_out.merge_results(fan_out.results_of(connection, found[row.seq]), merged_file),
             now,
         )
         for row in rows

@@ -12,7 +12,7 @@ import orjson
 
 from tunefleet.db import Connection
 from tunefleet.db.fleet import clusters
-from tunefleet.db.repositories import dependencies, events, tasks, traces, workflows
+from tunefleet.db.repositories import dependencies, events, tasks, workflows
 from tunefleet.db.repositories.dependencies import EdgeRow
 from tunefleet.db.repositories.events import Event
 from tunefleet.db.repositories.task_transitions import New, enter
@@ -20,15 +20,15 @@ from tunefleet.db.rows import TaskRow, WorkflowRow
 from tunefleet.errors import ConflictError, Fault, SpecError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.observability import context
-from tunefleet.observability.traceparent import SpanContext
+from tunefleet.observability.context import SpanContext
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.fleet import engines, federation_capacity
 from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.ids import new_id
-from tunefleet.orchestrator.notifications import subscriptions
-from tunefleet.orchestrator.observability import trace_links
-from tunefleet.orchestrator.tasks import inputs, retry_lookup, spec_columns, transitions
+from tunefleet.orchestrator.notifications import channels
+from tunefleet.orchestrator.observability import task_spans
+from tunefleet.orchestrator.tasks import inputs, relations, spec_columns, transitions
 from tunefleet.orchestrator.tasks.inputs import Input
 from tunefleet.orchestrator.workflows import upstreams
 from tunefleet.orchestrator.workflows.upstreams import Waiting
@@ -115,7 +115,7 @@ def store(connection: Connection, submission: Submission, now: float, fleet: Seq
         # The retry of a request whose response was lost gets the workflow of the first one.
         return first.id
     if submission.retry_of is not None and not submission.again:
-        retry_lookup.refuse_second(connection, submission.retry_of)
+        relations.refuse_second_retry(connection, submission.retry_of)
     workflow_id = new_id("wf")
     planned = [_plan(node) for node in submission.nodes]
     _refuse_unknown_recipients(connection, submission, planned)
@@ -185,8 +185,8 @@ def _refuse_unknown_recipients(connection: Connection, submission: Submission, p
     if submission.parent_task_id is not None or submission.repeats:
         return
     actor = submission.actor
-    who = subscriptions.Submitter(actor.project, actor.owner, submission.mails)
-    faults = subscriptions.faults(connection, who, ((each.node, each.spec.notify) for each in planned))
+    who = channels.Submitter(actor.project, actor.owner, submission.mails)
+    faults = channels.subscription_faults(connection, who, ((each.node, each.spec.notify) for each in planned))
     if faults:
         raise SpecError(faults, filename=submission.workflow.name)
 
@@ -194,7 +194,7 @@ def _refuse_unknown_recipients(connection: Connection, submission: Submission, p
 def _refuse_unsupported(submission: Submission, planned: Sequence[_Planned]) -> None:
     """Refuse engines that are not configured, and keys that new tasks may not use."""
     specs = [(each.node, each.spec) for each in planned]
-    faults = engines.faults(submission.engines, specs) + new_faults(specs)
+    faults = engines.engine_faults(submission.engines, specs) + new_faults(specs)
     if faults:
         raise SpecError(faults, filename=submission.workflow.name)
 
@@ -241,11 +241,11 @@ def _store_tasks(
     named = ((row, each.spec.engine) for row, each in zip(rows, planned, strict=True))
     clusters.name_engines(connection, [(row, engine.type) for row, engine in named if engine is not None])
     if submission.parent is not None:
-        traces.add(connection, [trace_links.below(row.id, submission.parent) for row in rows])
+        tasks.add_traces(connection, [task_spans.below(row.id, submission.parent) for row in rows])
     else:
-        trace_links.inherit(connection, {row.id: row.parent_task_id for row in rows if row.parent_task_id is not None})
+        task_spans.inherit(connection, {row.id: row.parent_task_id for row in rows if row.parent_task_id is not None})
     tasks.use_artifacts(connection, used)
-    subscriptions.store(connection, ((row, each.spec.notify) for row, each in zip(rows, planned, strict=True)))
+    channels.store_subscriptions(connection, ((row, each.spec.notify) for row, each in zip(rows, planned, strict=True)))
     # After all rows exist: an edge may point to any of them, and some tasks are ready immediately.
     waiting = [row for row, each in zip(rows, planned, strict=True) if each.waits]
     if waiting:

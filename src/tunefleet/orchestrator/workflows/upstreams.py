@@ -11,7 +11,7 @@ from tunefleet.db.repositories.dependencies import EdgeRow
 from tunefleet.db.rows import TaskRow
 from tunefleet.errors import Fault
 from tunefleet.lifecycle.task import FINAL, TaskStatus
-from tunefleet.orchestrator.tasks import inputs, readiness, retry_lookup
+from tunefleet.orchestrator.tasks import inputs, relations, transitions
 from tunefleet.spec import TaskNode
 from tunefleet.spec.documents.dependencies import TASK_ID_PREFIX, Edge
 from tunefleet.spec.documents.paths import NamedTask, named_tasks
@@ -89,7 +89,7 @@ class _Known:
 
 def _known(connection: Connection, project: str, others: Mapping[str, TaskRow]) -> _Known:
     rows = {id_: row for id_, row in others.items() if row.project == project}
-    return _Known(rows, retry_lookup.computed(connection, rows.values()), readiness.passed(connection, rows.values()))
+    return _Known(rows, relations.computed(connection, rows.values()), transitions.passed(connection, rows.values()))
 
 
 def _external(node: TaskNode, known: _Known, faults: list[Fault]) -> list[TaskRow]:

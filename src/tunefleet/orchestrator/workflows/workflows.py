@@ -7,9 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+import orjson
+
 from tunefleet.db import Connection
-from tunefleet.db.repositories import journal, tasks, workflows
-from tunefleet.db.rows import TaskRow, WorkflowRow
+from tunefleet.db.repositories import artifacts, journal, tasks, workflows
+from tunefleet.db.rows import ArtifactRow, TaskRow, WorkflowRow
 from tunefleet.errors import ConflictError, Fault, NotFoundError, SpecError
 from tunefleet.orchestrator import redaction
 from tunefleet.orchestrator.access.permissions import Actor, may_change, may_read, may_submit
@@ -18,13 +20,15 @@ from tunefleet.orchestrator.fleet import cluster_state
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.ids import only_match
-from tunefleet.orchestrator.pagination import before, bounded, split
-from tunefleet.orchestrator.tasks import cancellation, relations, removal, retry_lookup, spec_columns
+from tunefleet.orchestrator.storage import checkpoint_retention
+from tunefleet.orchestrator.tasks import relations, removal, spec_columns, unreported_ends
 from tunefleet.orchestrator.tasks.views import task_view, workflow_detail, workflow_view
+from tunefleet.orchestrator.views import artifact_view, before_cursor, bounded_limit, split_page
 from tunefleet.orchestrator.workflows import resubmission, submission
 from tunefleet.orchestrator.workflows.submission import Submission
 from tunefleet.placement import WorkerState
 from tunefleet.schemas.api import (
+    ArtifactView,
     FaultView,
     Page,
     RetryRequest,
@@ -33,8 +37,10 @@ from tunefleet.schemas.api import (
     WorkflowDetail,
     WorkflowView,
 )
+from tunefleet.schemas.ui import EdgeView
 from tunefleet.spec import Workflow, parse_workflow
 from tunefleet.spec.documents.submit_checks import new_faults, remarks
+from tunefleet.spec.expressions.references import references_of
 
 
 async def submit(
@@ -136,12 +142,12 @@ async def list_(
 ) -> Page[WorkflowView]:
     """Return workflows, newest first; each filter takes several values separated by commas."""
     may_read(actor)
-    limit, snapshot = bounded(limit), cluster_state.fleet_snapshot(core)
+    limit, snapshot = bounded_limit(limit), cluster_state.fleet_snapshot(core)
     filters = {"status": status, "owner": owner, "name": name}
-    last = before(cursor)
+    last = before_cursor(cursor)
 
     def operation(connection: Connection) -> Page[WorkflowView]:
-        rows, next_cursor = split(
+        rows, next_cursor = split_page(
             workflows.page(connection, project=actor.project, limit=limit + 1, before=last, filters=filters), limit
         )
         return Page[WorkflowView](items=tuple(_views(connection, rows, snapshot)), next_cursor=next_cursor)
@@ -164,7 +170,7 @@ async def cancel(core: ServerContext, actor: Actor, workflow_id: str) -> Workflo
         if row.status != "running":
             raise ConflictError(f"The workflow {row.id} is already {row.status}.")
         found = tasks.of_workflows(connection, [row.seq])[row.seq]
-        cancellation.cancel(connection, [task for task in found if task.finished_at is None], snapshot)
+        unreported_ends.cancel_tasks(connection, [task for task in found if task.finished_at is None], snapshot)
         return _detail(connection, workflows.by_ids(connection, [row.id])[row.id], snapshot)
 
     return await core.write(operation)
@@ -250,7 +256,7 @@ def _views(
     why = cluster_state.reasons(connection, snapshot, every, fleet)
     launches = journal.launches_of_all(connection, [task.id for task in every if task.status == "running"])
     about = relations.of(connection, every)
-    newer = retry_lookup.newest(connection, rows)
+    newer = relations.newest_retries(connection, rows)
     return [
         workflow_view(
             row,
@@ -263,3 +269,38 @@ def _views(
         )
         for row in rows
     ]
+
+
+async def edges(core: ServerContext, actor: Actor, workflow_id: str) -> list[EdgeView]:
+    """Return what each task of a workflow takes from each of its upstream tasks."""
+    may_read(actor)
+
+    def operation(connection: Connection) -> list[EdgeView]:
+        row = find(connection, actor, workflow_id)
+        rows = tasks.of_workflows(connection, [row.seq]).get(row.seq, [])
+        upstreams_by_task = relations.of(connection, rows).upstreams
+        waiting = [each for each in rows if upstreams_by_task.get(each.seq)]
+        documents = tasks.documents(connection, [each.seq for each in waiting])
+        read = artifacts.read_by(connection, [each.id for each in waiting])
+        found = []
+        for each in waiting:
+            values = _values(documents[each.seq].spec, upstreams_by_task[each.seq])
+            for id_, _ in upstreams_by_task[each.seq]:
+                artifacts_made = _artifacts_of(id_, read.get(each.id, ()))
+                found.append(EdgeView(source=id_, target=each.id, artifacts=artifacts_made, values=values[id_]))
+        return found
+
+    return await core.read(operation)
+
+
+def _artifacts_of(task_id: str, rows: Sequence[ArtifactRow]) -> tuple[ArtifactView, ...]:
+    return tuple(artifact_view(row) for row in rows if row.task_id == task_id and row.kind != checkpoint_retention.KIND)
+
+
+def _values(spec: str, upstreams: Sequence[tuple[str, str]]) -> dict[str, tuple[str, ...]]:
+    """Return the paths that a spec references in each upstream task, by the task's id."""
+    found = references_of(orjson.loads(spec), [name for _, name in upstreams])
+    return {
+        id_: tuple(dict.fromkeys(".".join(each.path) for _, each in found if each.node in {id_, name}))
+        for id_, name in upstreams
+    }

@@ -12,8 +12,7 @@ from tunefleet.runtime.control.discovery import (
     paused_jobs,
     withdraw_endpoint,
 )
-from tunefleet.runtime.control.file_client import FileControlClient
-from tunefleet.runtime.control.http_client import ControlClient, RemoteHost
+from tunefleet.runtime.control.http_client import ControlClient, FileControlClient, RemoteHost
 from tunefleet.runtime.control.job_control import SAVING, JobController, is_settled, wait_for
 
 __all__ = [

@@ -13,8 +13,7 @@ from pydantic import ValidationError
 
 from tunefleet.errors import ConflictError, NotFoundError, TunefleetError, UnreachableError
 from tunefleet.runtime.control.discovery import LocalJob, find_job, is_surely_alive
-from tunefleet.runtime.control.file_client import FileControlClient, status_view
-from tunefleet.runtime.control.http_client import ControlClient, RemoteHost
+from tunefleet.runtime.control.http_client import ControlClient, FileControlClient, RemoteHost, status_view
 from tunefleet.schemas.control import CommandState, ControlCommand, ControlReply
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.trainer_control.files import read_json

@@ -7,7 +7,6 @@ Executors call `reason(name)` before they offer a kind and `at(name).python` whe
 creates and checks them.
 """
 
-from tunefleet.runtime.envs.catalog import FAMILIES, Family, family
-from tunefleet.runtime.envs.registry import Environment, at, ready, reason
+from tunefleet.runtime.envs.registry import FAMILIES, Environment, Family, at, family, ready, reason
 
 __all__ = ["FAMILIES", "Environment", "Family", "at", "family", "ready", "reason"]

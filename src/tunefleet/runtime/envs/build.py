@@ -21,8 +21,7 @@ from filelock import FileLock, Timeout
 import tunefleet
 from tunefleet import errors as extras
 from tunefleet.errors import ConflictError, MachineError
-from tunefleet.runtime.envs.catalog import Machine, digest, pins
-from tunefleet.runtime.envs.registry import STAMP, Environment, Stamp, at, envs_dir, pip_of
+from tunefleet.runtime.envs.registry import STAMP, Environment, Machine, Stamp, at, digest, envs_dir, pins, pip_of
 from tunefleet.settings import inherited_environment
 from tunefleet.trainer_control.files import write_json
 

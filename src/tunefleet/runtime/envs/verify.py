@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from tunefleet.errors import MachineError
-from tunefleet.runtime.envs.catalog import normal, pins
-from tunefleet.runtime.envs.registry import Environment, at, pip_of
+from tunefleet.runtime.envs.registry import Environment, at, normal, pins, pip_of
 from tunefleet.schemas.base import Message
 from tunefleet.settings import inherited_environment
 

@@ -1,4 +1,4 @@
-"""Current figures of this machine's GPUs, from NVML or `nvidia-smi`.
+"""Figures of this machine's GPUs and the version of their driver, from NVML or `nvidia-smi`.
 
 Figures that the driver does not report are None: a MIG instance has no utilization of its own, a passively cooled card
 may not report its power, and a chip with unified memory reports no memory of its own.
@@ -16,10 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
+_TIMEOUT_S: Final = 20.0
 logger = logging.getLogger(__name__)
-
 T = TypeVar("T")
-
 # The first call after a boot loads the driver, which takes seconds.
 _SMI_TIMEOUT_S: Final = 20.0
 _MIB: Final = 1 << 20
@@ -226,3 +225,47 @@ def _bytes(mib: float | None) -> int | None:
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
+
+
+class Driver(NamedTuple):
+    """Versions; None if there is no driver, or it does not report them."""
+
+    version: str | None = None
+    cuda: str | None = None
+
+
+def read_driver() -> Driver:
+    """Return the versions. Raises nothing."""
+    try:
+        nvml = importlib.import_module("pynvml")  # comes with tunefleet[train]
+    except ImportError:
+        return _driver_by_smi()
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        logger.debug("NVML is not available: %s", error)
+        return _driver_by_smi()
+    try:
+        return Driver(_text(nvml.nvmlSystemGetDriverVersion()), _cuda(int(nvml.nvmlSystemGetCudaDriverVersion_v2())))
+    except nvml.NVMLError as error:
+        logger.debug("NVML does not report its versions: %s", error)
+        return _driver_by_smi()
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _driver_by_smi() -> Driver:
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return Driver()
+    try:
+        command = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
+        output = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True).stdout
+    except (OSError, subprocess.SubprocessError) as error:
+        logger.debug("nvidia-smi does not report the driver's version: %s", error)
+        return Driver()
+    return Driver(output.partition("\n")[0].strip() or None)
+
+
+def _cuda(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"

@@ -2,6 +2,10 @@
 
 The reason of an interruption is stored before the launch is ended, so that a restarted monitor continues it, and does
 not take the end for a failure of the job.
+
+The relaunch of a failed job keeps the attempt and its token. It is decided after all processes of the job are gone,
+from the job folder and the end only, so that it does not matter how the process died. A smaller batch or a lower
+learning rate is written to `overrides.json` before the launch, and applied by the program.
 """
 
 from __future__ import annotations
@@ -15,24 +19,21 @@ from typing import Any, Final, Protocol
 from tunefleet.errors import TunefleetError
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime import exit_classification
-from tunefleet.runtime.launch import retry
 from tunefleet.runtime.monitor.elapsed_time import Interruption, Runtime, Watched, boot_name
-from tunefleet.runtime.monitor.eviction import LaunchPreemption, Pausable
-from tunefleet.runtime.monitor.preemption import GpuContentionMonitor
+from tunefleet.runtime.monitor.preemption import GpuContentionMonitor, LaunchPreemption, Pausable
 from tunefleet.runtime.monitor.stall_detector import Stall, StallDetector
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import FinishOutcome
+from tunefleet.spec import ModelTrainingSpec, load_task_spec
 from tunefleet.spec.options.policy import LimitsSpec
+from tunefleet.trainer_control.files import read_json, write_json
 
 logger = logging.getLogger(__name__)
-
 # How often a stalled job is restarted before it fails.
 MAX_RESTARTS: Final = 3
 _CHECK_S: Final = 1.0
 _KILL_INTERVAL_S: Final = 5.0
 _REBOOT_REASONS: Final = frozenset({TaskReason.KILLED, TaskReason.CRASHED})
-
-
 # (seconds without progress, message); (None, None) when the stall is over.
 StallChange = Callable[[float | None, str | None], None]
 _EVENTS: Final = {
@@ -46,6 +47,8 @@ _OURS: Final[dict[str, frozenset[tuple[str, TaskReason]]]] = {
     "fail": _KILLED,
     "yield": _KILLED | {("paused", TaskReason.PAUSED)},
 }
+# How often a diverged training restarts with half the learning rate before it fails.
+ROLLBACKS: Final = 3
 
 
 class End(Protocol):
@@ -151,7 +154,7 @@ class JobMonitor:
         if end.outcome != "failed":
             return None
         try:
-            return retry.plan(handle.folder, self._spec, end.reason, handle.job.launch)
+            return retry_plan(handle.folder, self._spec, end.reason, handle.job.launch)
         except (OSError, TunefleetError) as error:
             logger.warning("job(%s) is not relaunched: %s", handle.job.job_id, error)
             return None
@@ -265,3 +268,58 @@ class JobMonitor:
 
     def _note(self, **changes: object) -> None:
         self._store.note_watched(self._store.watched.model_copy(update=changes))
+
+
+def retry_plan(folder: JobFolder, spec: Mapping[str, Any], reason: TaskReason, launch: str) -> str | None:
+    """Write the changes for a relaunch, if one may succeed.
+
+    Returns:
+        A message about the changes; None if the end is final.
+
+    Raises:
+        OSError: If the change cannot be written.
+    """
+    if reason not in (TaskReason.OUT_OF_MEMORY, TaskReason.DIVERGED):
+        return None
+    task = load_task_spec(spec)
+    if not isinstance(task, ModelTrainingSpec):
+        return None
+    now = read_json(folder.overrides_json) or {}
+    if now.get("after") == launch:
+        # A restart after the write must not halve the batch twice.
+        return "The changes for the relaunch are already written."
+    if reason is TaskReason.OUT_OF_MEMORY:
+        changes, message = _smaller(task, now)
+    else:
+        changes, message = _slower(task, now)
+    if changes:
+        write_json(folder.overrides_json, {**now, **changes, "after": launch}, sync=True)
+    return message if changes else None
+
+
+def halved(batch: int, accumulation: int, least: int = 1) -> tuple[int, int] | None:
+    """Return at most half the batch size, and more accumulation for the same product; None if it is too small."""
+    rows = batch * accumulation
+    smaller = next((size for size in range(batch // 2, least - 1, -1) if rows % size == 0), None)
+    return None if smaller is None else (smaller, rows // smaller)
+
+
+def _smaller(task: ModelTrainingSpec, now: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    training = task.training
+    batch = int(now.get("batch_size") or training.batch_size)
+    accumulation = int(now.get("gradient_accumulation_steps") or training.gradient_accumulation_steps)
+    sizes = halved(batch, accumulation, task.smallest_batch) if task.on_oom == "halve_batch" else None
+    if sizes is None:
+        return {}, ""
+    changes = dict(zip(("batch_size", "gradient_accumulation_steps"), sizes, strict=True))
+    message = f"Out of memory with batch size {batch}: continuing with {sizes[0]} and {sizes[1]} accumulation steps."
+    return changes, message
+
+
+def _slower(task: ModelTrainingSpec, now: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    done = int(now.get("rollbacks") or 0)
+    if task.on_nan != "rollback" or done >= ROLLBACKS:
+        return {}, ""
+    rate = float(now.get("learning_rate") or task.training.learning_rate) / 2
+    message = f"The training diverged: resuming from its last good checkpoint with learning rate {rate:g}."
+    return {"learning_rate": rate, "rollbacks": done + 1}, message

@@ -35,7 +35,7 @@ from typing import Any, NoReturn
 from tunefleet import settings
 from tunefleet.runtime import locks
 from tunefleet.runtime.environment import job_environment, thread_count
-from tunefleet.runtime.launch.job_parent import (
+from tunefleet.runtime.job_parent import (
     PREEMPTION_NOTICE,
     PROGRAM,
     LaunchRefusedError,

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from tunefleet.errors import Fault
 from tunefleet.spec.documents.fault_messages import fault_at
 from tunefleet.spec.documents.stages import SPEC, Draft
-from tunefleet.spec.expressions.condition import ConditionSpec
+from tunefleet.spec.expressions.lookup import ConditionSpec
 from tunefleet.spec.expressions.placeholders import Reference
 from tunefleet.spec.expressions.references import PlaceholderMatch
 from tunefleet.spec.text import Path, Source

@@ -15,8 +15,8 @@ from tunefleet.spec.documents.fault_messages import Unknown, below_path, explain
 from tunefleet.spec.documents.stages import SPEC, Draft, drafts
 from tunefleet.spec.documents.typed import read_spec
 from tunefleet.spec.expressions import result_keys
-from tunefleet.spec.expressions.condition import ConditionSpec
 from tunefleet.spec.expressions.graph_template import is_template
+from tunefleet.spec.expressions.lookup import ConditionSpec
 from tunefleet.spec.expressions.placeholders import Reference, Stray
 from tunefleet.spec.expressions.references import PlaceholderMatch, find, resolve
 from tunefleet.spec.expressions.size_limits import (

@@ -9,7 +9,7 @@ from pydantic import Field, TypeAdapter, create_model
 from tunefleet.spec.descriptions import descriptions
 from tunefleet.spec.documents.stages import GraphSpec, Names, NodeSpec, PipelineSpec
 from tunefleet.spec.documents.workflow import Document
-from tunefleet.spec.expressions.condition import ConditionSpec
+from tunefleet.spec.expressions.lookup import ConditionSpec
 from tunefleet.spec.tasks.task_types import TaskSpec
 
 _REFS: Final = "#/$defs/"

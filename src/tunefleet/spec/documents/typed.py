@@ -1,4 +1,8 @@
-"""All task types, also of installed plugins, and the validation of a task's spec against the model of its type."""
+"""All task types, also of installed plugins, and the validation of a task's spec against the model of its type.
+
+A plugin registers the spec of a task type under the entry point group `tunefleet.kinds`. It must be installed wherever
+workflows are validated: on the server and on the submitting machine.
+"""
 
 from __future__ import annotations
 

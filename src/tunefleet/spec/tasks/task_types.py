@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from tunefleet.spec.tasks.base_task import BaseTaskSpec
-from tunefleet.spec.tasks.command import CommandSpec
+from tunefleet.spec.tasks.command import CommandSpec, PythonTaskSpec
 from tunefleet.spec.tasks.cross_field_checks import Faults
 from tunefleet.spec.tasks.data_task import DataTaskSpec
 from tunefleet.spec.tasks.evaluate_task import EvaluateTaskSpec
@@ -20,7 +20,6 @@ from tunefleet.spec.tasks.preference_tasks import (
     RewardSpec,
     RlooSpec,
 )
-from tunefleet.spec.tasks.python_task import PythonTaskSpec
 from tunefleet.spec.tasks.retrieval import EmbeddingTaskSpec, RagIndexTaskSpec, RagTaskSpec
 from tunefleet.spec.tasks.training_tasks import (
     LoraSftSpec,

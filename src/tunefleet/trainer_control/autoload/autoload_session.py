@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import diagnostics
 from ..checkpoints.manifest import launch_of
-from ..checkpoints.retention import decided
+from ..checkpoints.resume import decided
 from ..control.command_queue import CommandQueue
 from ..control.control_server import ControlServer
 from ..control.discovery import EndpointFolder

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..checkpoints.manifest import MANIFEST, Checkpoint, invalid_reason, list_complete
-from ..checkpoints.retention import adopt, decided
+from ..checkpoints.resume import adopt, decided
 from ..files import read_json, write_json
 
 logger = logging.getLogger("tunefleet.run")

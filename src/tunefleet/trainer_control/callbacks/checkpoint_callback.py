@@ -9,13 +9,12 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from ..checkpoints.commit import CheckpointCommit
-from ..checkpoints.finalizer import CheckpointFinalizer, SavedCheckpoint
+from ..checkpoints.finalizer import CheckpointCommit, CheckpointFinalizer, SavedCheckpoint
 from ..checkpoints.manifest import Checkpoint
-from ..checkpoints.retention import protected_names, retain
+from ..checkpoints.resume import protected_names, retain
 from ..control.command_queue import CommandQueue
 from ..distributed import world
-from ..distributed.collectives import SaveBarrier
+from ..distributed.step_agreement import SaveBarrier
 from ..distributed.tcp_store import open_connection
 from ..session import JobSession
 

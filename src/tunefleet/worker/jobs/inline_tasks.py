@@ -18,7 +18,7 @@ from tunefleet.executors.base import LightExecutor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.observability import context
 from tunefleet.observability.spans import Spans
-from tunefleet.runtime.secrets.resolver import Redaction, Secrets
+from tunefleet.runtime.secrets import Redaction, Secrets
 from tunefleet.runtime.tracing import AttemptTrace
 from tunefleet.schemas.worker_link import Desired, Finish, Offer, Reached
 from tunefleet.spec.options.output import OutputSpec

@@ -12,15 +12,14 @@ from tunefleet.executors.base import JobExecutor
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime.gpu.gpu_locks import GpuBusyError
 from tunefleet.runtime.monitor.elapsed_time import Watched
-from tunefleet.runtime.monitor.eviction import LaunchPreemption
 from tunefleet.runtime.monitor.guard import End, JobMonitor
+from tunefleet.runtime.monitor.preemption import LaunchPreemption
 from tunefleet.runtime.tracing import AttemptTrace
 from tunefleet.schemas.control import ControlCommand
 from tunefleet.schemas.worker_link import FinishOutcome, Reached
 from tunefleet.worker.context import WorkerContext
 from tunefleet.worker.interfaces import Delivery, Handle
-from tunefleet.worker.jobs.command_dispatch import Steering
-from tunefleet.worker.jobs.job_end import JobTerminator
+from tunefleet.worker.jobs.command_dispatch import JobTerminator, Steering
 from tunefleet.worker.jobs.job_parts import CoalescedTasks
 from tunefleet.worker.jobs.preparation import Preparation
 from tunefleet.worker.machine.rendezvous import is_member

@@ -22,9 +22,9 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_e
 from tunefleet.artifacts import hash_file, is_packed, unpack
 from tunefleet.client.external.download import Address, Downloader
 from tunefleet.errors import ForbiddenError, InputError, NotFoundError, TunefleetError, UnreachableError
-from tunefleet.runtime.secrets.resolver import Secrets
-from tunefleet.schemas.compat.task_results import ARCHIVE_KIND, ResultFile
+from tunefleet.runtime.secrets import Secrets
 from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.schemas.worker_guide import ARCHIVE_KIND, ResultFile
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.spec import BaseTaskSpec, load_task_spec
 from tunefleet.spec.base import is_url

@@ -1,27 +1,34 @@
-"""Hardware and software of this machine: CPU, memory, disk, GPUs. Imports no training library."""
+"""Hardware and software of this machine, its cached models, and periodic reports of its load."""
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
 import shutil
 import socket
+import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Final
 
 import psutil
 
 from tunefleet.runtime import envs
 from tunefleet.runtime.environment import core_count
-from tunefleet.runtime.gpu.driver import read_driver
-from tunefleet.runtime.gpu.info import read_gpus, visible
+from tunefleet.runtime.gpu.info import read_driver, read_gpus, visible
 from tunefleet.runtime.gpu_allocation import described
 from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, GpuLoad, Load
 from tunefleet.settings import WorkerSettings
 from tunefleet.transport.base import address_towards
-from tunefleet.worker.machine import hub
+from tunefleet.worker.outbox import Outbox
+
+_JOIN_S: Final = 5.0
+logger = logging.getLogger(__name__)
+# Limit of reported models and of reported datasets; the most recently changed ones are kept.
+MAX_NAMES: Final = 1000
 
 
 def capabilities(
@@ -33,7 +40,7 @@ def capabilities(
     secrets: tuple[str, ...] = (),
 ) -> Capabilities:
     """Describe this worker."""
-    models, datasets = hub.cached(settings.hub_dir)
+    models, datasets = cached_models(settings.hub_dir)
     memory, driver = psutil.virtual_memory(), read_driver()
     return Capabilities(
         version=version("tunefleet"),
@@ -138,3 +145,64 @@ class EnergyMeter:
             self._joules = (self._joules or 0.0) + (before_w + power[uuid]) / 2 * (now - before)
         self._last = {uuid: (power_w, now) for uuid, power_w in power.items()}
         return self._joules
+
+
+def cached_models(folder: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the models and of the datasets in a hub cache, each sorted."""
+    found: dict[str, list[tuple[float, str]]] = {"models": [], "datasets": []}
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                kind, *name = entry.name.split("--")
+                if kind in found and name and _has_snapshot(entry.path):
+                    found[kind].append((entry.stat().st_mtime, "/".join(name)))
+    except FileNotFoundError:
+        return (), ()
+    except OSError as error:
+        logger.warning("Could not read the cache %s; its contents are not reported: %s", folder, error)
+        return (), ()
+    models, datasets = (_newest(each) for each in found.values())
+    return models, datasets
+
+
+def _newest(found: list[tuple[float, str]]) -> tuple[str, ...]:
+    return tuple(sorted(name for _, name in sorted(found, reverse=True)[:MAX_NAMES]))
+
+
+def _has_snapshot(path: str) -> bool:
+    """Whether a download has completed: an interrupted one leaves blobs and no snapshot."""
+    try:
+        with os.scandir(Path(path) / "snapshots") as snapshots:
+            return any(True for _ in snapshots)
+    except OSError:
+        return False
+
+
+class Heartbeat:
+    """Reads the load in its own thread, immediately and then every interval."""
+
+    def __init__(self, outbox: Outbox, read: Callable[[], Load], interval_s: float) -> None:
+        self._outbox = outbox
+        self._read = read
+        self._interval_s = interval_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_S)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._outbox.load(self._read())
+            except OSError as error:
+                logger.warning("Could not read the load of this machine: %s", error)
+            if self._over.wait(self._interval_s):
+                return

@@ -32,7 +32,7 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime import exit_classification
 from tunefleet.runtime.monitor.guard import End
 from tunefleet.runtime.monitor.journal_audit import losses
-from tunefleet.runtime.secrets.resolver import Redaction
+from tunefleet.runtime.secrets import Redaction
 from tunefleet.schemas.job_folder import Shipped
 from tunefleet.schemas.worker_link import Finish, JournalBatch, Offer
 from tunefleet.trainer_control.files import read_json

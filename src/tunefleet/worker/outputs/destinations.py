@@ -28,8 +28,8 @@ from tunefleet.errors import (
     TunefleetError,
     UnreachableError,
 )
-from tunefleet.runtime.secrets.resolver import Secrets
-from tunefleet.schemas.compat.task_results import ResultEnvelope
+from tunefleet.runtime.secrets import Secrets
+from tunefleet.schemas.worker_guide import ResultEnvelope
 from tunefleet.spec.options.output import DestinationSpec
 from tunefleet.worker.transfers import Transfers
 

@@ -13,11 +13,11 @@ from tunefleet.client.external.interrupt import CancelToken
 from tunefleet.errors import InputError, MachineError
 from tunefleet.fsutil import write_synced
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.runtime.secrets.resolver import Secrets
-from tunefleet.schemas.compat.task_results import MANIFEST_NAME, ResultEnvelope
+from tunefleet.runtime.secrets import Secrets
+from tunefleet.schemas.worker_guide import MANIFEST_NAME, ResultEnvelope
 from tunefleet.schemas.worker_link import Finish, Offer
 from tunefleet.worker.outputs.destinations import DeliveryError, Destination, silent
-from tunefleet.worker.outputs.folder_manifest import describe
+from tunefleet.worker.outputs.output_files import describe_folder
 from tunefleet.worker.transfers import Transfers
 
 _READABLE: Final = 0o644
@@ -91,5 +91,5 @@ class LightDelivery:
 def _write(folder: Path, envelope: ResultEnvelope) -> None:
     write_synced(folder / "responses.json", json.dumps(envelope.result, indent=1), mode=_READABLE)
     write_synced(folder / "results.json", envelope.model_dump_json(indent=1), mode=_READABLE)
-    manifest = describe(envelope.task_id, folder, ())
+    manifest = describe_folder(envelope.task_id, folder, ())
     write_synced(folder / MANIFEST_NAME, manifest.model_dump_json(indent=1), mode=_READABLE)

@@ -8,39 +8,42 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from tunefleet.artifacts import Packing, pack
+from tunefleet.artifacts import Packing, hash_file, pack
 from tunefleet.executors.base import Output, ResultError
 from tunefleet.fsutil import write_synced
-from tunefleet.schemas.compat.task_results import (
+from tunefleet.schemas.job_folder import JobFolder
+from tunefleet.schemas.worker_guide import (
+    ALWAYS_REQUIRED,
     ARCHIVE_KIND,
     ENVELOPE_NAME,
     FILE_KIND,
     MANIFEST_NAME,
     RESULT_NAMES,
+    ManifestEntry,
     ResultEnvelope,
+    TaskManifest,
 )
-from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.spec.options.output import OutputSpec
 from tunefleet.trainer_control.files import make_private
 from tunefleet.worker.outputs.destinations import is_private
-from tunefleet.worker.outputs.folder_manifest import describe
 
 logger = logging.getLogger(__name__)
-
 EXPORT: Final = "jsonl_export"
 _TRAINED: Final = frozenset({"adapter", "model"})
 # Left by every task, or delivered separately.
 _ALWAYS: Final = frozenset({*RESULT_NAMES, "logs", MANIFEST_NAME, "checkpoints", "artifacts/checkpoints"})
 # Other users read the results of a shared folder.
 _READABLE: Final = 0o644
-
 # Uploads a file or folder: name, kind, path. Retries, and returns once the server has it.
 Push = Callable[[str, str, Path], None]
 # Returns links to the task's files on the server, by name.
 Links = Callable[[], Mapping[str, str]]
+_LOG: Final = "train.log"
+_SHOWN: Final = ("final_lora", "final_model", "checkpoints", *RESULT_NAMES)
+_ARCHIVES: Final = "*.tar.gz"
 
 
 class Outputs:
@@ -101,7 +104,7 @@ class Outputs:
         make_private(root)
         write_synced(self._folder.responses_json, json.dumps(envelope.result, indent=1), mode=_READABLE)
         write_synced(root / ENVELOPE_NAME, envelope.model_dump_json(indent=1), mode=_READABLE)
-        manifest = describe(self._offer.task_id, root, self.wanted.artifacts)
+        manifest = describe_folder(self._offer.task_id, root, self.wanted.artifacts)
         write_synced(root / MANIFEST_NAME, manifest.model_dump_json(indent=1), mode=_READABLE)
 
     def files(self, outputs: Iterable[Output], result: Mapping[str, Any]) -> list[Path]:
@@ -227,3 +230,42 @@ def _archive_keys(output: Output, archive: Path | None, links: Mapping[str, str]
         f"{name}_archive_bytes": archive.stat().st_size if archive else None,
         f"{name}_archive_uploaded": archive is not None,
     }
+
+
+def describe_folder(task_id: str, root: Path, required: Iterable[str]) -> TaskManifest:
+    """Return the manifest of a job folder; reads single files to compute their digests."""
+    wanted = dict.fromkeys([*ALWAYS_REQUIRED, *required])
+    existing = [name for name in _SHOWN if (root / name).exists()]
+    existing += [path.name for path in sorted(root.glob(_ARCHIVES))]
+    names = sorted({*wanted, *existing} - {MANIFEST_NAME})
+    entries = tuple(_entry(root, name, required=name in wanted) for name in names)
+    return TaskManifest(task_id=task_id, generated_at=datetime.now(UTC), entries=entries)
+
+
+def _entry(root: Path, name: str, *, required: bool) -> ManifestEntry:
+    # `logs` is the protocol's name for the log, which is a single file here.
+    path = root / (_LOG if name == "logs" and not (root / name).exists() else name)
+    relative = path.relative_to(root).as_posix()
+    if not path.exists():
+        return ManifestEntry(name=name, path=relative, type=_type(name, path), required=required, status="missing")
+    status = path.stat()
+    files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
+    return ManifestEntry(
+        name=name,
+        path=relative,
+        type=_type(name, path),
+        required=required,
+        status="present",
+        updated_at=datetime.fromtimestamp(status.st_mtime, UTC),
+        size=sum(file.stat().st_size for file in files),
+        sha256=hash_file(path)[0] if path.is_file() else None,
+        file_count=len(files) if path.is_dir() else None,
+    )
+
+
+def _type(name: str, path: Path) -> Literal["result", "logs", "artifact", "directory"]:
+    if name in RESULT_NAMES:
+        return "result"
+    if name == "logs":
+        return "logs"
+    return "directory" if path.is_dir() or "." not in name else "artifact"

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from tunefleet.artifacts import hash_file
 from tunefleet.errors import InputError
-from tunefleet.schemas.compat.task_results import FILE_KIND
+from tunefleet.schemas.worker_guide import FILE_KIND
 from tunefleet.spec import CommandSpec
 from tunefleet.trainer_control.autoload import trainings
 

@@ -1,4 +1,8 @@
-"""Resolves and downloads models and datasets of the Hugging Face Hub, with download progress and clear errors."""
+"""Resolves and downloads models and datasets of the Hugging Face Hub, with download progress and clear errors.
+
+The libraries retry an unreachable hub for most of a minute. Here one short request checks that the name exists and the
+hub answers; if it does not answer, the local cache is used.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A job without a Trainer that processes items: commands between two items, and progress."""
+"""A job without a Trainer that processes items: commands between two items, and progress.
+
+The job must save finished items itself: a pause only ends the process, and the next launch continues.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO, cast
 
 from tunefleet import settings
-from tunefleet.runtime.secrets.resolver import RedactingStream, Redaction, Secrets
+from tunefleet.runtime.secrets import RedactingStream, Redaction, Secrets
 from tunefleet.schemas.job_folder import Job
 
 

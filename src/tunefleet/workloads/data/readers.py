@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tunefleet.analysis.dataset.lines import csv_rows, json_line, refuse_encoding, refuse_rounding
+from tunefleet.analysis.dataset.file_reader import csv_rows, json_line, refuse_encoding, refuse_rounding
 from tunefleet.errors import DataError
 
 Rows = Sequence[Mapping[str, Any]]

@@ -17,7 +17,7 @@ import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tunefleet.analysis.dataset.lines import json_line
+from tunefleet.analysis.dataset.file_reader import json_line
 from tunefleet.errors import DataError
 from tunefleet.workloads.data.readers import Rows, csv_file
 

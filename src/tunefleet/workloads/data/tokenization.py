@@ -21,9 +21,8 @@ from transformers import PreTrainedTokenizerBase
 from tunefleet.analysis.dataset.messages import Message
 from tunefleet.analysis.dataset.notes import Notes
 from tunefleet.errors import DataError, ModelError
-from tunefleet.workloads.data.chat_template import ChatRenderer, Span
+from tunefleet.workloads.data.chat_template import ChatRenderer, PromptTokenizer, Span
 from tunefleet.workloads.data.formats import Chat, Example, Pair, Place, Plain, Shape, answers
-from tunefleet.workloads.data.prompts import PromptTokenizer
 from tunefleet.workloads.data.readers import numbered
 
 # The label of a masked token, as PyTorch's cross entropy defines it.

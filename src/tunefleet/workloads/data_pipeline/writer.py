@@ -1,4 +1,8 @@
-"""Writes rows to a file, atomically, and describes it; a table gets the narrowest types that hold every value."""
+"""Writes rows to a file, atomically, and describes it; a table gets the narrowest types that hold every value.
+
+A column type is None (only null values so far), a name in `_ARROW`, a list with the type of its items, or a mapping
+with the type of each key.
+"""
 
 from __future__ import annotations
 

@@ -4,6 +4,10 @@ Started by the job parent as `python -m tunefleet.workloads.distributed.torchrun
 the job's locks, so the job ends only when the last rank has ended, and they die with the launcher. When one rank fails
 the others are terminated, and the error of the rank that failed first becomes the error of the job: later errors only
 say that a peer is missing.
+
+With several nodes, the rendezvous store is on the first one: a static endpoint, known before any process starts,
+because the node that reports must be the first. (With torchrun's dynamic rendezvous the ranks follow the order of
+addresses.)
 """
 
 from __future__ import annotations

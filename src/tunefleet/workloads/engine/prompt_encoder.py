@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tunefleet.errors import InputError
-from tunefleet.workloads.data.chat_template import CallContent
-from tunefleet.workloads.data.prompts import PromptTokenizer
+from tunefleet.workloads.data.chat_template import CallContent, PromptTokenizer
 from tunefleet.workloads.engine.protocol import Request
 from tunefleet.workloads.faults import RequestError
 

@@ -1,4 +1,11 @@
-"""Ranks of a federated run: rank 0 talks to the server, all handle its messages at the same step."""
+"""Ranks of a federated run: rank 0 talks to the server, all handle its messages at the same step.
+
+Collectives run on the CPU in a separate process group, so that they do not interleave with those of the trainer. Every
+rank must call each of them at the same step.
+
+Messages wait for the end of a step. With several ranks, only rank 0 has them; `trainer_control.distributed` decides
+one horizon ahead at which step all ranks handle them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +18,7 @@ import torch
 
 from tunefleet.trainer_control.control.command_queue import Command, CommandQueue
 from tunefleet.trainer_control.distributed import world
-from tunefleet.trainer_control.distributed.collectives import cpu_group
+from tunefleet.trainer_control.distributed.step_agreement import cpu_group
 from tunefleet.workloads.federated.live_adapter import LiveAdapter
 
 # A version has been downloaded: `version`.

@@ -18,8 +18,7 @@ from safetensors.numpy import save_file
 from tunefleet.artifacts import replacing
 from tunefleet.errors import AdapterRefused
 from tunefleet.federation import write_tensors
-from tunefleet.federation.feedback import Feedback
-from tunefleet.federation.quantize import write_int8
+from tunefleet.federation.quantize import Feedback, write_int8
 from tunefleet.schemas.federated import UpdateTaken, UploadDtype
 
 logger = logging.getLogger("tunefleet.federation")

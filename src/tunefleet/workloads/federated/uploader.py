@@ -4,6 +4,8 @@ One update is in transit at a time, and only the newest one waits. An update tha
 is dropped: the next one includes its rows, except for rows whose training was replaced by a version. Once the server
 may have received an update, it is retried until there is an answer, so that no row counts twice and none is lost; if
 the server fails on the same update repeatedly, the next one is sent and states which rows came before it.
+
+An update counts once, and is not given up as long as it may have arrived.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""Hot reload: copies an aggregated adapter into the adapter being trained, between two optimizer steps."""
+"""Hot reload: copies an aggregated adapter into the adapter being trained, between two optimizer steps.
+
+Loading it as a new adapter would give the model parameters that the optimizer does not hold: the loss would still be
+printed, but nothing would be trained. Here values are copied in place.
+
+The parameter objects stay the same, so the optimizer works without changes. Its moments come from the previous values,
+though, and whether they still help is the user's choice.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Answers: stored as they arrive, so that a relaunch repeats no question; JSON answers against their schema."""
+"""Answers: stored as they arrive, so that a relaunch repeats no question; JSON answers against their schema.
+
+`answers.jsonl` in the job folder: a header line with the model and options, then one line per answer. Append-only; a
+torn last line is cut. A file made with another model or options is moved aside.
+"""
 
 from __future__ import annotations
 

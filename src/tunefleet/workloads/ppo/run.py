@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tunefleet.analysis.memory.estimate import Load
+from tunefleet.analysis.memory import Load
 from tunefleet.errors import InputError
 from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import PpoSpec

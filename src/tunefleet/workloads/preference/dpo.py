@@ -1,4 +1,9 @@
-"""`dpo`, `orpo` and `reward`: training on pairs of a chosen and a rejected answer."""
+"""`dpo`, `orpo` and `reward`: training on pairs of a chosen and a rejected answer.
+
+ORPO adds an odds ratio term to the loss on the chosen answer (Hong et al. 2024, arXiv 2403.07691): −log p(chosen) /
+tokens + beta × −log sigmoid(log odds(chosen) − log odds(rejected)), where the odds of an answer are p / (1 − p), and p
+is the geometric mean of the probabilities of its tokens. It needs no reference model.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +22,7 @@ from trl import DPOConfig, DPOTrainer, RewardConfig, RewardTrainer
 from trl.trainer.dpo_trainer import DataCollatorForPreference
 
 from tunefleet.analysis.dataset.notes import Notes
-from tunefleet.analysis.memory.estimate import Load
+from tunefleet.analysis.memory import Load
 from tunefleet.spec import DpoSpec, OrpoSpec, RewardSpec
 from tunefleet.workloads.data.sources import LoadedRows
 from tunefleet.workloads.data.tokenization import Encoder

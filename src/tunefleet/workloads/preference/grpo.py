@@ -11,13 +11,12 @@ from transformers import PreTrainedTokenizerBase
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 
 from tunefleet.analysis.dataset.notes import Notes
-from tunefleet.analysis.memory.estimate import Load
+from tunefleet.analysis.memory import Load
 from tunefleet.errors import DataError, InputError
 from tunefleet.spec import GrpoSpec, RlooSpec
 from tunefleet.spec.tasks.preference_tasks import RewardedTaskSpec
-from tunefleet.workloads.data.chat_template import ChatRenderer
+from tunefleet.workloads.data.chat_template import ChatRenderer, PromptTokenizer
 from tunefleet.workloads.data.formats import Content, Shape
-from tunefleet.workloads.data.prompts import PromptTokenizer
 from tunefleet.workloads.data.readers import Rows
 from tunefleet.workloads.data.sources import LoadedRows
 from tunefleet.workloads.data.tokenization import Encoder

@@ -10,7 +10,7 @@ import numpy as np
 from trl import KTOConfig, KTOTrainer
 
 from tunefleet.analysis.dataset.notes import Notes
-from tunefleet.analysis.memory.estimate import Load
+from tunefleet.analysis.memory import Load
 from tunefleet.errors import DataError
 from tunefleet.spec import KtoSpec
 from tunefleet.workloads.data.sources import LoadedRows

@@ -1,4 +1,7 @@
-"""Base class of the methods: tokenization of rows, trainer, eval metrics as means over rows; reference model."""
+"""Base class of the methods: tokenization of rows, trainer, eval metrics as means over rows; reference model.
+
+With several processes a few eval rows may count twice if their number is not a multiple of the global batch size.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from transformers import PreTrainedTokenizerBase, TrainerCallback, set_seed
 
 from tunefleet.analysis.dataset.notes import Notes
 from tunefleet.analysis.dataset.shapes import Recognized
-from tunefleet.analysis.memory.estimate import Load
+from tunefleet.analysis.memory import Load
 from tunefleet.errors import DataError
 from tunefleet.spec import AlignmentTaskSpec
 from tunefleet.trainer_control.distributed import world

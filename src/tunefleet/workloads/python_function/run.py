@@ -1,4 +1,10 @@
-"""The program of a `python` task."""
+"""The program of a `python` task.
+
+pip requirements are a layer over the worker's environment, cached for later tasks:
+
+    <cache>/python-layers/<hash of the requirements>/            a virtual environment
+    <cache>/python-layers/<hash of the requirements>/ready.json  written last: without it the layer is created again
+"""
 
 from __future__ import annotations
 
@@ -21,8 +27,8 @@ from filelock import FileLock
 
 from tunefleet.artifacts import hash_file
 from tunefleet.errors import InputError, MachineError
-from tunefleet.schemas.compat.task_results import FILE_KIND
 from tunefleet.schemas.job_folder import Job
+from tunefleet.schemas.worker_guide import FILE_KIND
 from tunefleet.settings import inherited_environment, without_credentials
 from tunefleet.spec import PythonTaskSpec
 from tunefleet.trainer_control import JobSession

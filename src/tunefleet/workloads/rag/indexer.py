@@ -1,4 +1,8 @@
-"""The program of a `rag_index` task: long texts in chunks, their vectors into the database."""
+"""The program of a `rag_index` task: long texts in chunks, their vectors into the database.
+
+Vectors are stored as they are computed, and so is the number of points in the database: a relaunch continues there. A
+point that was written but not counted is replaced by itself.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from qdrant_client.common.client_exceptions import ResourceExhaustedResponse
 from qdrant_client.http.exceptions import ResponseHandlingException, UnexpectedResponse
 
 from tunefleet import settings
-from tunefleet.client.external.guarded_transport import Guarded, failure
+from tunefleet.client.external.ssrf_guard import Guarded, failure
 from tunefleet.errors import InputError, UnreachableError
 from tunefleet.settings import TransferSettings
 from tunefleet.spec.tasks.retrieval import ServerSpec

@@ -1,16 +1,26 @@
-"""Requirements of a node, the number of machines that meet them, and the resulting messages."""
+"""Requirements of a node, the number of machines that meet them, and the resulting messages.
+
+Ray names a GPU by its product name, `A100` for `NVIDIA A100-SXM4-80GB` and `GeForce-RTX-4090` for `NVIDIA GeForce RTX
+4090`; only the cluster knows which types exist. Source: `ray._private.accelerators.nvidia_gpu` of Ray 2.60; only nodes
+with automatically detected GPUs have the resource.
+"""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from tunefleet.integrations.clusters.base import NodeRequest
-from tunefleet.integrations.clusters.ray_gpus import PREFIX, SHARE, is_called, may_be, name_of
 
 _GIGABYTE: Final = 1e9
+# Requested amount of the resource: a node has 1 of it, however many GPUs it has.
+SHARE: Final = 0.001
+PREFIX: Final = "accelerator_type:"
+_MAKERS: Final = ("nvidia", "tesla")
+_MODEL: Final = re.compile(r"(?:[A-Z]+\s+)*[A-Z0-9]*\d[A-Z0-9]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +95,13 @@ def bundle(ask: NodeRequest, machines: Sequence[Machine] = ()) -> dict[str, floa
 
 def _type(ask: NodeRequest, wanted: str, need: Mapping[str, float], machines: Sequence[Machine]) -> str:
     """Choose a matching GPU type, since a bundle names exactly one: with enough nodes first, then an exact match."""
-    suited = [name for name in _types(machines) if may_be(wanted, name)]
+    suited = [name for name in _types(machines) if _may_be(wanted, name)]
     able = Counter(name for machine in machines if _fits(machine.total, need) for name in _types([machine]))
 
     def use(name: str) -> tuple[int, bool, int]:
-        return min(able[name], ask.nodes), is_called(wanted, name), able[name]
+        return min(able[name], ask.nodes), _is_called(wanted, name), able[name]
 
-    return max(suited, key=use, default=name_of(wanted))
+    return max(suited, key=use, default=_name_of(wanted))
 
 
 def _types(machines: Sequence[Machine]) -> list[str]:
@@ -136,3 +146,30 @@ def _nodes(count: int) -> str:
 
 def _have(count: int) -> str:
     return "none has" if count == 0 else f"{count} {'has' if count == 1 else 'have'}"
+
+
+def _is_called(wanted: str, name: str) -> bool:
+    """Return whether a name equals `hardware.gpu.type`, ignoring case, hyphens and manufacturer."""
+    return _plain(wanted) == _plain(name)
+
+
+def _may_be(wanted: str, name: str) -> bool:
+    """Return whether GPUs with a Ray name may match `hardware.gpu.type`, which may be a part of the product name.
+
+    Ray drops everything after the model: `A100-SXM4-80GB` may be among its `A100`. Only whole words are compared,
+    because an `H200` is not an `H20`.
+    """
+    want, has = _plain(wanted), _plain(name)
+    return want in has or f" {has} " in f" {want} "
+
+
+def _name_of(wanted: str) -> str:
+    """Return the name that Ray would give GPUs of which there is no node, by Ray's own rule."""
+    text = " ".join(word for word in wanted.split() if word.lower() not in _MAKERS) or wanted
+    text = text.upper() if text == text.lower() else text
+    model = _MODEL.match(text)
+    return "-".join((model.group() if model else text).split())
+
+
+def _plain(name: str) -> str:
+    return " ".join(word for word in name.lower().replace("-", " ").split() if word not in _MAKERS)

@@ -13,7 +13,7 @@ from tunefleet import trainer_control
 from tunefleet.observability.step_line import step_line
 from tunefleet.trainer_control import JobSession
 from tunefleet.trainer_control.checkpoints.manifest import supersede_beyond
-from tunefleet.trainer_control.checkpoints.retention import protected_names
+from tunefleet.trainer_control.checkpoints.resume import protected_names
 from tunefleet.workloads.faults import DivergedError
 from tunefleet.workloads.training import participation
 from tunefleet.workloads.training.arguments import tensorboard

@@ -28,7 +28,7 @@ from transformers import (
 )
 
 from tunefleet import fsutil
-from tunefleet.analysis.memory.estimate import PLAIN, Load
+from tunefleet.analysis.memory import PLAIN, Load
 from tunefleet.errors import DataError
 from tunefleet.runtime.disk_check import DiskTooSmallError, Forecast, require_space
 from tunefleet.schemas.job_folder import JobFolder

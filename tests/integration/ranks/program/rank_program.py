@@ -18,8 +18,7 @@ import torch.distributed as dist
 
 from tunefleet import trainer_control
 from tunefleet.trainer_control.control.command_queue import CommandQueue
-from tunefleet.trainer_control.distributed.collectives import Collective, cpu_group
-from tunefleet.trainer_control.distributed.step_agreement import coordinator_for
+from tunefleet.trainer_control.distributed.step_agreement import Collective, coordinator_for, cpu_group
 
 
 def main(folder: Path) -> None:

@@ -8,12 +8,11 @@ import pytest
 
 from tests.unit.campaign.service.desk import ADA, BOB, HOUR, go, made, reached, taken
 from tests.unit.orchestrator.lab import Lab
-from tunefleet.campaign.service import history, model_versions, retries, service
+from tunefleet.campaign.service import history, model_registry, retries, service
 from tunefleet.campaign.service.cycle_state import CycleState, ModelVersion, NewVersion
 from tunefleet.campaign.service.engine_repository import CampaignRepository
 from tunefleet.errors import ConflictError, ForbiddenError, NotFoundError
-from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName
-from tunefleet.lifecycle.model_version import Stage
+from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, Stage, StepName
 from tunefleet.orchestrator.tasks import tasks
 from tunefleet.orchestrator.workflows import prune
 from tunefleet.schemas.campaign import CampaignRetry
@@ -188,7 +187,7 @@ async def test_an_old_model_that_is_merged_again_does_not_push_out_the_promoted_
     assert (old.number, old.step) == (0, StepName.MERGE)
     version = await registered(repository, old, url="hf://org/again")
     assert (version.version, version.stage) == (3, ARCHIVED)
-    promoted = await model_versions.get(lab.core, ADA, "daily")
+    promoted = await model_registry.get_version(lab.core, ADA, "daily")
     assert promoted.version == 2
 
 
@@ -208,10 +207,10 @@ async def test_of_one_model_one_version_is_promoted_and_a_rollback_goes_further_
     for stage in (PROMOTED, ARCHIVED, PROMOTED, PROMOTED):
         lab.clock.advance(1)
         await registered(repository, await taken(repository, id_), stage)
-    stages = {each.version: each.stage for each in (await model_versions.list_(lab.core, ADA)).items}
+    stages = {each.version: each.stage for each in (await model_registry.list_versions(lab.core, ADA)).items}
     assert stages == {1: ARCHIVED, 2: ARCHIVED, 3: ARCHIVED, 4: PROMOTED}
     assert (await retries.rollback(lab.core, ADA, id_)).version == 3
-    assert (await model_versions.rollback(lab.core, ADA, "daily")).version == 1
+    assert (await model_registry.rollback(lab.core, ADA, "daily")).version == 1
     state = await taken(repository, id_)
     base = await repository.promoted(state)
     assert base is not None
@@ -222,8 +221,8 @@ async def test_of_one_model_one_version_is_promoted_and_a_rollback_goes_further_
     with pytest.raises(ConflictError, match="Version 4 of daily is already promoted"):
         await retries.rollback(lab.core, ADA, id_, 4)
     with pytest.raises(ForbiddenError):
-        await model_versions.promote(lab.core, BOB, "daily", 2)
-    assert (await model_versions.promote(lab.core, ADA, "daily", 2)).reason == "ada promoted it."
+        await model_registry.promote(lab.core, BOB, "daily", 2)
+    assert (await model_registry.promote(lab.core, ADA, "daily", 2)).reason == "ada promoted it."
 
 
 async def test_the_same_try_enters_one_version_and_does_not_undo_what_a_person_decided(
@@ -237,18 +236,18 @@ async def test_the_same_try_enters_one_version_and_does_not_undo_what_a_person_d
     await retries.rollback(lab.core, ADA, id_)
     repeated = await repository.register(state, new)
     assert (repeated.version, repeated.stage) == (2, ARCHIVED)
-    assert (await model_versions.get(lab.core, ADA, "daily")).version == 1
+    assert (await model_registry.get_version(lab.core, ADA, "daily")).version == 1
 
 
 async def test_models_of_the_same_name_are_told_apart_by_their_owners(lab: Lab, repository: CampaignRepository) -> None:
     for actor in (ADA, BOB):
         await registered(repository, await taken(repository, await made(lab, actor=actor), actor.owner))
-    assert (await model_versions.get(lab.core, BOB, "daily")).owner == "bob"
+    assert (await model_registry.get_version(lab.core, BOB, "daily")).owner == "bob"
     with pytest.raises(ConflictError, match="Several users have a model daily: ada, bob"):
-        await model_versions.get(lab.core, lab.admin, "daily")
-    assert (await model_versions.get(lab.core, lab.admin, "daily", owner="ada")).owner == "ada"
+        await model_registry.get_version(lab.core, lab.admin, "daily")
+    assert (await model_registry.get_version(lab.core, lab.admin, "daily", owner="ada")).owner == "ada"
     with pytest.raises(NotFoundError, match="There is no model nightly"):
-        await model_versions.get(lab.core, ADA, "nightly")
+        await model_registry.get_version(lab.core, ADA, "nightly")
 
 
 async def test_lineage_leads_from_the_chunk_to_the_model(lab: Lab, repository: CampaignRepository) -> None:

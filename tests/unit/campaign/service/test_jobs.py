@@ -6,13 +6,13 @@ import pytest
 
 from tests.unit.campaign.service.desk import ADA, BOB, go, made, reached, spec, taken
 from tests.unit.orchestrator.lab import Lab
-from tunefleet.campaign.merging import runpod_wire
+from tunefleet.campaign import runpod
 from tunefleet.campaign.service import engine_token, service
 from tunefleet.campaign.service.engine_repository import CampaignRepository
 from tunefleet.db.campaigns import campaigns
 from tunefleet.errors import AuthError, ConflictError, ForbiddenError, InputError, NotFoundError
 from tunefleet.lifecycle.cycle import CampaignStatus, CycleStatus, StepName
-from tunefleet.observability.scrub import scrub
+from tunefleet.observability.logs import scrub
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.schemas.api import KeyCreate
@@ -153,5 +153,5 @@ async def test_no_credential_of_a_source_is_shown_and_none_is_taken_with_a_passw
 def test_a_key_that_a_program_elsewhere_quotes_is_starred_out(key: str) -> None:
     said = f"401 for {key}: not yours"
     assert scrub(said) == said.replace(key, "*" * len(key))
-    assert key not in str(runpod_wire.failure(said))
+    assert key not in str(runpod.merge_failure(said))
     assert scrub("hf_token and hf_hub_download stay") == "hf_token and hf_hub_download stay"

@@ -23,7 +23,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_server_without_settings_asks_none() -> None:
-    found = providers.of(ServerSettings())
+    found = providers.engines_of(ServerSettings())
     assert (found.clusters, set(found.absent)) == ({}, {"slurm", "ray"})
 
 
@@ -40,7 +40,7 @@ def test_a_server_without_settings_asks_none() -> None:
     ],
 )
 def test_options_that_choose_nodes_or_gpus_are_known(commands: None, options: str, chosen: bool) -> None:
-    assert providers.of(ServerSettings(slurm=True, slurm_options=options)).chosen == chosen
+    assert providers.engines_of(ServerSettings(slurm=True, slurm_options=options)).chosen == chosen
 
 
 async def test_the_settings_of_nodes_stand_in_what_is_asked(field: Field, tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ async def test_the_settings_of_nodes_stand_in_what_is_asked(field: Field, tmp_pa
 
 def test_a_prelude_that_cannot_be_read_is_named(commands: None, tmp_path: Path) -> None:
     with pytest.raises(MachineError, match="Cannot read the file of TUNEFLEET_SLURM_PRELUDE"):
-        providers.of(ServerSettings(slurm=True, slurm_prelude=tmp_path / "none"))
+        providers.engines_of(ServerSettings(slurm=True, slurm_prelude=tmp_path / "none"))
 
 
 @pytest.mark.parametrize("name", ["TUNEFLEET_SLURM_OPTIONS", "TUNEFLEET_NODES_COMMAND"])

@@ -7,7 +7,6 @@ import pytest
 from tests.unit.orchestrator.clusters.fake import Field
 from tests.unit.orchestrator.lab import TRAIN
 from tunefleet.db.fleet import worker_rows
-from tunefleet.db.repositories import controls
 from tunefleet.errors import AuthError, ForbiddenError
 from tunefleet.orchestrator.access import api_keys
 from tunefleet.orchestrator.fleet import agents
@@ -65,7 +64,7 @@ async def test_nothing_of_a_job_is_left_when_it_is_over(field: Field) -> None:
     await field.look()
     assert {key.name for key in await api_keys.list_(field.lab.core, field.lab.admin)} == before
     assert (await workers.list_(field.lab.core, field.lab.admin)).items == ()
-    assert await field.lab.core.read(controls.all_rows) == {}
+    assert await field.lab.core.read(worker_rows.all_controls) == {}
     assert worker.id not in field.lab.core.state(Fleet).presences
     with pytest.raises(AuthError):
         await api_keys.authenticate(field.lab.core, secret)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tunefleet.errors import SpecError
-from tunefleet.orchestrator.tasks import requirements
+from tunefleet.orchestrator.tasks import spec_columns
 from tunefleet.spec import SftSpec, load_task_spec, parse_workflow
 from tunefleet.spec.documents.submit_checks import new_faults
 
@@ -33,7 +33,7 @@ def spec(nodes: Any, **blocks: Any) -> dict[str, Any]:
 def test_nodes_are_a_number_or_the_least_and_the_most(nodes: Any, least: int, most: int, kept: Any) -> None:
     loaded = load_task_spec(spec(nodes))
     assert isinstance(loaded, SftSpec)
-    need = requirements.of(loaded)
+    need = spec_columns.requirement_of(loaded)
     assert (need.nodes, need.nodes_max, loaded.resources.nodes) == (least, most, kept)
 
 

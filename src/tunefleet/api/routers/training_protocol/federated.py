@@ -19,10 +19,16 @@ from tunefleet.api.routers.training_protocol.training import documented
 from tunefleet.api.training_errors import TrainingRoute
 from tunefleet.errors import GoneError
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.federation import data_chunks, service, signed_links
-from tunefleet.orchestrator.federation.guide import downloads, guide_progress, upload_guide
+from tunefleet.orchestrator.federation import (
+    data_chunks,
+    delegated_access,
+    guide_progress,
+    service,
+    upload_guide,
+    versions,
+)
+from tunefleet.orchestrator.federation.delegated_access import Signer
 from tunefleet.orchestrator.federation.participants import FederationCaller
-from tunefleet.orchestrator.federation.signed_links import Signer
 from tunefleet.orchestrator.federation.updates import uploads
 from tunefleet.orchestrator.federation.updates.acceptance import Accepted
 from tunefleet.orchestrator.federation.updates.scratch import UploadFile, too_large
@@ -192,7 +198,7 @@ async def download(
     """Download a version as `.tar.gz` with its files at the root. Takes an API key or a signed link and `Range`."""
     link = None if expires is None or signature is None else Signature(expires, signature)
     who = await identify_participant(request) if link is None else None
-    found, archive = await downloads.archive(core, who, job_id, version, link)
+    found, archive = await versions.download_archive(core, who, job_id, version, link)
     name = f"checkpoint-job-{job_id}-v{found.version}.tar.gz"
     return await file_transfer.send(
         request, core.blobs, archive.digest, filename=name, immutable=False, size_bytes=archive.size_bytes,
@@ -204,7 +210,7 @@ async def download(
 )
 async def weights(request: Request, core: CoreDep, who: Participant, job_id: JobId) -> Response:
     """Download only `adapter_model.safetensors` of the newest version."""
-    file = await downloads.file(core, who, job_id, None, ADAPTER_FILE)
+    file = await versions.download_file(core, who, job_id, None, ADAPTER_FILE)
     name = f"checkpoint-job-{job_id}.safetensors"
     return await file_transfer.send(request, core.blobs, file.digest, filename=name, immutable=False)
 
@@ -294,4 +300,4 @@ async def gradients(request: Request) -> Response:
 
 
 def _signer(request: Request, core: ServerContext) -> Signer:
-    return signed_links.signer(core, str(request.base_url))
+    return delegated_access.signer(core, str(request.base_url))

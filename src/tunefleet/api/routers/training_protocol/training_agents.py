@@ -14,8 +14,15 @@ from tunefleet.api.training_errors import TrainingRoute
 from tunefleet.orchestrator.fleet.agents import Introduction
 from tunefleet.orchestrator.training_protocol import agent_calls, agent_list, claims
 from tunefleet.schemas.base import Line, Name
-from tunefleet.schemas.training_protocol.agents import AgentList, AgentRemoved, AgentReply
-from tunefleet.schemas.training_protocol.training import ClaimReply, Heartbeat, HeartbeatReply, PollReply
+from tunefleet.schemas.training_protocol.training import (
+    AgentList,
+    AgentRemoved,
+    AgentReply,
+    ClaimReply,
+    Heartbeat,
+    HeartbeatReply,
+    PollReply,
+)
 
 router = APIRouter(prefix=TRAINING_PREFIX, tags=["training"], route_class=TrainingRoute)
 

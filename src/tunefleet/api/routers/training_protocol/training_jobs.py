@@ -18,10 +18,11 @@ from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.telemetry import logs
 from tunefleet.orchestrator.training_protocol import error_report, job_control, predictions
-from tunefleet.schemas.training_protocol.failures import FailureAnalysis, JobErrors
 from tunefleet.schemas.training_protocol.jobs import (
     ControlAction,
     ControlDone,
+    FailureAnalysis,
+    JobErrors,
     ParametersUpdated,
     ParameterUpdate,
     ResumedJob,

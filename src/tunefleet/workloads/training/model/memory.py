@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tunefleet.analysis.memory.estimate import PLAIN, Estimate, Load, Shape, estimate
+from tunefleet.analysis.memory import PLAIN, Estimate, Load, Shape, estimate
 from tunefleet.spec import LoraSpec, ModelTrainingSpec
 from tunefleet.trainer_control.files import read_json, write_json
 from tunefleet.trainer_control.journal.null import Journal

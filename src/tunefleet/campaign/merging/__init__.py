@@ -1,1 +1,0 @@
-"""Services outside the fleet that merge an adapter into its base."""

@@ -1,1 +1,0 @@
-"""Backups of a database of either kind."""

@@ -1,1 +1,0 @@
-"""Chats with a model that a task serves: sessions, and turns between users and workers."""

@@ -1,1 +1,0 @@
-"""How a job is started, and how it has ended."""

@@ -1,1 +1,0 @@
-"""The secrets of tasks, and who may have them."""

@@ -1,1 +1,0 @@
-"""Bodies of the compatible routes."""
