@@ -161,9 +161,9 @@ def test_an_index_says_what_is_where(verify: Verify, tmp_path: Path, copied: Pat
     other = next(each for each in files if each != first)
     name = next(each for each, file in before.items() if file == first)
     for placed, sentence in (
-        ({**before, name: other}, f"says that {other} holds {name}, and {first} does"),
+        ({**before, name: other}, f"says that {other} contains {name}, but {first} does"),
         ({**before, "model.odd.weight": other}, "model.odd.weight, which is in no file"),
-        ({each: file for each, file in before.items() if each != name}, f"{first} holds {name}, which"),
+        ({each: file for each, file in before.items() if each != name}, f"{first} contains {name}, which"),
     ):
         edit(whole / INDEX, weight_map=placed)
         assert sentence in (verify(whole, verify={"forward": False}).status.error or "")
