@@ -163,7 +163,7 @@ def test_an_index_says_what_is_where(verify: Verify, tmp_path: Path, copied: Pat
     for placed, sentence in (
         ({**before, name: other}, f"says that {other} contains {name}, but {first} does"),
         ({**before, "model.odd.weight": other}, "model.odd.weight, which is in no file"),
-        ({each: file for each, file in before.items() if each != name}, f"{first} contains {name}, which"),
+        ({each: file for each, file in before.items() if each != name}, f"{first} holds {name}, which"),
     ):
         edit(whole / INDEX, weight_map=placed)
         assert sentence in (verify(whole, verify={"forward": False}).status.error or "")
