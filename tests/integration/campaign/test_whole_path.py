@@ -320,7 +320,7 @@ def test_models_that_nobody_can_load_wait_for_a_person_and_none_is_ordered_anew(
         to = outside.folder / "published"
         client.campaigns.apply({name: spec(s3_server, publish={"to": "hf://acme/{cycle}-other", "private": False})})
         reason = held(client, name)
-        assert "None of the 2 candidates can be measured" in reason
+        assert "None of the 2 candidates can be evaluated" in reason
         assert "miner/lost" in reason
         assert len(api.tasks) == before + 1
         outside.upload("miner/lost", outside.folder / "fresh-adapter")

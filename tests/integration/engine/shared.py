@@ -103,7 +103,7 @@ def a_request_that_cannot_be_answered_is_named(engine: Engine, request: Request,
 
 
 FAULTS = [
-    pytest.param(Request(5, "word " * 600), "Prompt 5 has .* the model knows 512", id="long"),
+    pytest.param(Request(5, "word " * 600), "Prompt 5 has .* the model supports 512", id="long"),
     pytest.param(Request(6, ""), "Prompt 6 is empty", id="empty"),
     pytest.param(Request(7, "x", adapter="green"), "Prompt 7 names the adapter 'green'", id="adapter"),
 ]

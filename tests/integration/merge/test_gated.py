@@ -43,10 +43,10 @@ def hub(served: Served) -> Hub:
 
 def test_a_gated_model_names_its_licence_page_and_the_variable(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     page = "https://huggingface.co/meta/gated"
-    with pytest.raises(ModelError, match=f"is gated.*licence at {page} and set HF_TOKEN on the worker"):
+    with pytest.raises(ModelError, match=f"is gated.*license at {page} and set HF_TOKEN on the worker"):
         hub_files.resolve("meta/gated", "model")
     monkeypatch.setenv("HF_TOKEN", "of-somebody-who-has-not-accepted")
-    with pytest.raises(ModelError, match=f"licence at {page} with the account of the worker's HF_TOKEN"):
+    with pytest.raises(ModelError, match=f"license at {page} with the account of the worker's HF_TOKEN"):
         hub_files.resolve("meta/gated", "model")
     monkeypatch.setenv("HF_TOKEN", "reader")
     assert hub_files.resolve("meta/gated", "model").path == "meta/gated"

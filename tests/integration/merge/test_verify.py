@@ -134,7 +134,7 @@ DAMAGES: list[tuple[Callable[[Path], object], str]] = [
     (lambda folder: edit(folder / "config.json", vocab_size=2050), "vocab_size: 2050, its embeddings have 2048"),
     (lambda folder: edit(folder / "generation_config.json", eos_token_id=[1, 2048]), "eos_token_id: 2048"),
     (_one_token_more, "'<one-too-many>' at 2048, but the model has embeddings for 2048"),
-    (_no_template, "has no chat template, and the rows are chats"),
+    (_no_template, "has no chat template, but the rows are chats"),
     (_one_less, "lack model.layers.1.mlp.up_proj.weight"),
     (_not_a_number, "not finite"),
     (_nothing, "returns constant logits"),
@@ -161,7 +161,7 @@ def test_an_index_says_what_is_where(verify: Verify, tmp_path: Path, copied: Pat
     other = next(each for each in files if each != first)
     name = next(each for each, file in before.items() if file == first)
     for placed, sentence in (
-        ({**before, name: other}, f"says that {other} holds {name}, and {first} does"),
+        ({**before, name: other}, f"says that {other} contains {name}, but {first} does"),
         ({**before, "model.odd.weight": other}, "model.odd.weight, which is in no file"),
         ({each: file for each, file in before.items() if each != name}, f"{first} holds {name}, which"),
     ):
@@ -217,7 +217,7 @@ def test_a_tokenizer_that_does_not_fit_is_refused_and_nothing_is_left(
     (moved / "tokenizer.json").write_text(json.dumps(said))
     ended = verify(BUILTIN, tokenizer=moved, verify={"forward": False})
     assert ended.result["vocabulary"]["moved"] == 2
-    assert any("have another id" in str(each) for each in ended.records("event"))
+    assert any("have a different id" in str(each) for each in ended.records("event"))
 
 
 def test_too_little_memory_is_said_before_anything_is_loaded(verify: Verify, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,4 +237,4 @@ def test_a_gpu_without_room_is_no_reason_to_take_the_cpu_unasked(
     monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", full)
     ended = verify(BUILTIN)
     assert ended.code == 2
-    assert "Set USE_CPU_FOR_MODELS=true" in (ended.status.error or "")
+    assert "Set TUNEFLEET_CAMPAIGN_CPU=true" in (ended.status.error or "")

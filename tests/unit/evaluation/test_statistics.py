@@ -34,7 +34,7 @@ def test_the_bootstrap_agrees_with_the_normal_approximation_and_is_repeatable(mo
     drawn = statistics.ratio(parts, weights, WANTED)
     assert drawn == statistics.ratio(parts, weights, WANTED)
     assert drawn != statistics.ratio(parts, weights, IntervalOptions(seed=7))
-    assert drawn.method == "bootstrap of 400 rows, 1000 draws, seed 42"
+    assert drawn.method == "bootstrap of 400 rows, 1000 resamples, seed 42"
     narrow = statistics.ratio(parts, weights, IntervalOptions(confidence=0.6))
     monkeypatch.setattr(statistics, "MAX_DRAWN_ROWS", 399)
     straight = statistics.ratio(parts, weights, WANTED)

@@ -98,7 +98,7 @@ class AdapterSpec(Block):
     name: Text | None = None
     """Name of the adapter; default: `lora_0`, `lora_1` and so on."""
     path: Text | None = None
-    """Folder or archive on the submitting machine, which is uploaded with the workflow, or on the worker; or a hub
+    """Folder or archive on the submitting machine, which is uploaded with the workflow, or on the worker; or a Hub
     id."""
     revision: Revision | None = None
     """Branch, tag or commit of the Hub repository in `path`."""
