@@ -234,7 +234,7 @@ def test_four_bits_are_chosen_in_the_form_and_take_less_memory(entered: Page, cl
     whole = int(entered.locator('[data-variant="whole"] [data-bytes]').get_attribute("data-bytes") or 0)
     assert needed(entered) < before < whole
     worker = client.workers.list().items[0].id
-    expect(entered.locator(".verdicts")).to_contain_text(worker)
+    expect(entered.locator(".placements")).to_contain_text(worker)
 
     entered.get_by_role("button", name="Submit", exact=True).click()
     entered.wait_for_url("**/ui/tasks/task-*")

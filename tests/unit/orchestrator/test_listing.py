@@ -10,7 +10,7 @@ from tests.unit.orchestrator.lab import ECHO, TRAIN, Lab
 from tunefleet.errors import ForbiddenError, InputError
 from tunefleet.orchestrator.tasks import listing, tasks
 from tunefleet.orchestrator.tasks.listing import TaskListQuery
-from tunefleet.orchestrator.telemetry import events
+from tunefleet.orchestrator.telemetry import live_feed
 from tunefleet.orchestrator.workflows import bulk_actions
 from tunefleet.schemas.api import TaskEdit, TaskView
 from tunefleet.schemas.ui import ManyRequest
@@ -188,7 +188,7 @@ async def test_titles_tags_and_notes_are_shown_found_and_filtered(lab: Lab) -> N
     changed = await tasks.edit(lab.core, lab.admin, first, TaskEdit(name=None))
     assert (changed.name, changed.original_name, changed.tags) == ("train", None, ("good",))
     assert changed.notes == "warm-up is too short"
-    edits = await events.after(lab.core, lab.admin, 0, kinds=["task.edited"])
+    edits = await live_feed.events_after(lab.core, lab.admin, 0, kinds=["task.edited"])
     assert next(each.data["fields"] for each in edits) == ["name", "notes", "tags"]
     with pytest.raises(ForbiddenError):
         await tasks.edit(lab.core, await lab.actor("eve", "member"), first, TaskEdit(name="mine"))

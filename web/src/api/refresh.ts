@@ -11,7 +11,7 @@ const FLUSH_MS = 200;
 const LISTS_MS = 1500;
 /** A list of several pages is not refetched while the user has scrolled down: rows are updated in place. */
 const SHALLOW_PAGES = 2;
-const MENDED_AT_ONCE = 100;
+const REFETCHED_AT_ONCE = 100;
 /** As many points as a curve from the server has, before every other one is dropped. */
 const SPARK_POINTS = 120;
 const OF_A_TASK = new Set(["task", "commands", "checkpoints", "artifacts", "task-events", "why"]);
@@ -22,7 +22,7 @@ export class Refresher {
   private readonly tasks = new Set<string>();
   private readonly workflows = new Set<string>();
   private readonly moved = new Map<string, string>();
-  private readonly mended = new Set<string>();
+  private readonly changed = new Set<string>();
   private fleet = false;
   private timer = 0;
   private listsAt = 0;
@@ -77,7 +77,7 @@ export class Refresher {
       if (what === "workflow") return this.workflows.has(String(id));
       return OF_A_TASK.has(String(what)) && this.tasks.has(String(id));
     });
-    for (const id of this.tasks) this.mended.add(id);
+    for (const id of this.tasks) this.changed.add(id);
     this.refreshLists();
     this.tasks.clear();
     this.workflows.clear();
@@ -105,8 +105,8 @@ export class Refresher {
       this.listsTimer = 0;
       this.listsAt = Date.now();
       this.rereading.ask(([what]) => OF_ALL_TASKS.has(String(what)));
-      this.refreshTasks([...this.mended]);
-      this.mended.clear();
+      this.refreshTasks([...this.changed]);
+      this.changed.clear();
     }, wait);
   }
 
@@ -120,16 +120,16 @@ export class Refresher {
       if (!deep || !query.isActive()) continue;
       const shown = new Set(pages.flatMap((page) => page.items.map((task) => task.id)));
       const mine = ids.filter((id) => shown.has(id));
-      for (let start = 0; start < mine.length; start += MENDED_AT_ONCE)
+      for (let start = 0; start < mine.length; start += REFETCHED_AT_ONCE)
         // Without a response, the rows stay as they are in a list marked as changed.
-        this.mend(query.queryKey, mine.slice(start, start + MENDED_AT_ONCE)).catch(ofNoAnswer);
+        this.refetchRows(query.queryKey, mine.slice(start, start + REFETCHED_AT_ONCE)).catch(ofNoAnswer);
     }
   }
 
   /** Refetch some rows; rows that no longer match the list's filters are removed. */
-  private async mend(queryKey: readonly unknown[], ids: readonly string[]): Promise<void> {
+  private async refetchRows(queryKey: readonly unknown[], ids: readonly string[]): Promise<void> {
     const wanted = queryKey[1] as TasksWanted;
-    const query = { ...wanted, id: ids.join(","), limit: MENDED_AT_ONCE };
+    const query = { ...wanted, id: ids.join(","), limit: REFETCHED_AT_ONCE };
     const found = taskPages(await ask(api.GET("/api/v1/tasks", { params: { query } })));
     const told = new Map(found.items.map((task) => [task.id, task]));
     const gone = new Set(ids.filter((id) => !told.has(id)));

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { staleBy } from "../api/news";
 import type { CampaignView, CycleView, EventView, ModelVersionView, StepView } from "../api/schema";
-import { doing, measuredOf, verdictOf } from "./campaign";
+import { doing, gateOf, measuredOf } from "./campaign";
 import { lineageOf } from "./lineage";
 
 const AT = "2026-01-01T00:00:00Z";
@@ -92,8 +92,8 @@ test("the chosen candidate is compared with base and promoted", () => {
   expect(measuredOf(evaluation, "task-b").chosen?.value).toBe(4);
   expect(measuredOf(evaluation, "task-b").base?.value).toBe(6);
   expect(measuredOf(evaluation, undefined).chosen).toBeNull();
-  expect(verdictOf(cycle(STEPS))?.against.base?.low).toBe(2);
-  expect(verdictOf(cycle([DATA]))).toBeNull();
+  expect(gateOf(cycle(STEPS))?.against.base?.low).toBe(2);
+  expect(gateOf(cycle([DATA]))).toBeNull();
 });
 
 test("the activity of a campaign is one short text", () => {

@@ -33,7 +33,7 @@ export interface Gain extends Interval {
   why: string;
 }
 
-export interface Verdict {
+export interface GateResult {
   passed: boolean;
   reason: string;
   against: Record<string, Gain>;
@@ -44,9 +44,9 @@ export function outcome(steps: readonly StepView[], name: string): Outcome {
   return (steps.find((each) => each.name === name && each.status === "done")?.outcome ?? {}) as Outcome;
 }
 
-export function verdictOf(cycle: CycleView): Verdict | null {
+export function gateOf(cycle: CycleView): GateResult | null {
   const found = outcome(cycle.steps, "gate");
-  return typeof found.passed === "boolean" ? (found as unknown as Verdict) : null;
+  return typeof found.passed === "boolean" ? (found as unknown as GateResult) : null;
 }
 
 /** The deciding metric, measured for the chosen candidate, the base and the promoted model. */

@@ -90,7 +90,7 @@ const OF_FEWER: readonly Known[] = [
 ];
 
 /** The training tasks of a workflow file, in order; none if it is not valid YAML. */
-export function trainingsIn(text: string): Training[] {
+export function trainingTasksIn(text: string): Training[] {
   const document = parseDocument(text);
   const spec = document.get("spec", true);
   if (document.errors.length > 0 || !isMap(spec)) return [];

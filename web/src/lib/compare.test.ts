@@ -21,7 +21,7 @@ test("fields have the names that people use, and differences are found", () => {
   expect([undefined, true, ["a", "b"], 0.0002, 0.05].map(fieldText)).toEqual(["–", "yes", "a, b", "2e-4", "0.05"]);
 });
 
-test("two places with the same name are told apart", () => {
+test("two places with the same name are distinguished", () => {
   const names = fieldsOf([
     run({ quantization: { load_in_4bit: true }, model: { transformers: { load_in_4bit: true } } }),
   ]);

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { changed, commonFields, precision, quantized, trainingsIn } from "./common";
+import { changed, commonFields, precision, quantized, trainingTasksIn } from "./common";
 import { firstSentence, titleOf } from "./gallery";
 import { manifestDigest } from "./manifest";
 import { AnswerError, eventsIn, pieceOf } from "./stream";
@@ -20,7 +20,7 @@ spec:
 `;
 
 function one(text: string) {
-  const [found] = trainingsIn(text);
+  const [found] = trainingTasksIn(text);
   if (!found) throw new Error("no training");
   return found;
 }
@@ -31,7 +31,7 @@ test("changing a field keeps comments and other fields", () => {
   const fields = commonFields(LORA, one(LORA));
   expect(fields.find((field) => field.label === "Learning rate")?.value).toBe("3e-3");
   expect(fields.find((field) => field.label === "LoRA targets")?.value).toBe("q_proj, v_proj");
-  expect(trainingsIn("spec: [broken")).toEqual([]);
+  expect(trainingTasksIn("spec: [broken")).toEqual([]);
 });
 
 test("bits are written in one place, with their dependent fields", () => {
@@ -62,7 +62,7 @@ test("bits are written in one place, with their dependent fields", () => {
 
 test("each training stage has its own form", () => {
   const text = `spec:\n  stages:\n    - {name: a, spec: {taskType: echo}}\n    - name: b\n      spec:\n        taskType: sft\n`;
-  expect(trainingsIn(text)).toEqual([{ name: "b", kind: "sft", at: ["spec", "stages", 1, "spec"] }]);
+  expect(trainingTasksIn(text)).toEqual([{ name: "b", kind: "sft", at: ["spec", "stages", 1, "spec"] }]);
   const path = commonFields(text, one(text)).find((field) => field.label === "Steps")?.path ?? [];
   expect(changed(text, path, 5)).toContain("max_steps: 5");
 });

@@ -1,6 +1,6 @@
 /** Lineage of a cycle's model as a graph: chunk → training → adapter → evaluation → gate, and the merged model. Pure. */
 import type { CycleView, ModelVersionView } from "../api/schema";
-import { outcome, verdictOf } from "./campaign";
+import { gateOf, outcome } from "./campaign";
 import { number } from "./format";
 
 export interface Link {
@@ -128,16 +128,16 @@ function evaluated(evaluation: Measured, index: number, metric: string, tone: Li
 }
 
 function decided(cycle: CycleView, versions: readonly ModelVersionView[], best: number): Link[] {
-  const verdict = verdictOf(cycle);
-  if (!verdict) return [];
-  const [against, gain] = Object.entries(verdict.against).at(-1) ?? [];
+  const gate = gateOf(cycle);
+  if (!gate) return [];
+  const [against, gain] = Object.entries(gate.against).at(-1) ?? [];
   const found: Link[] = [
     {
       id: "gate",
-      title: verdict.passed ? "Gate passed" : "Gate not passed",
-      text: gain ? `${number(gain.value)} better` : verdict.reason,
+      title: gate.passed ? "Gate passed" : "Gate not passed",
+      text: gain ? `${number(gain.value)} better` : gate.reason,
       more: against && `than the ${against}`,
-      tone: verdict.passed ? "good" : undefined,
+      tone: gate.passed ? "good" : undefined,
       depends_on: [`evaluation-${best}`],
     },
   ];

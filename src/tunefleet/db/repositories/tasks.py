@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from sqlalchemy import Connection, bindparam, delete, exists, func, insert, select, update
@@ -253,3 +253,37 @@ def traces_of(connection: Connection, ids: Sequence[str]) -> dict[str, TraceRow]
 def delete_traces(connection: Connection, ids: Sequence[str]) -> None:
     """Delete the trace contexts of deleted tasks."""
     connection.execute(delete(task_traces).where(task_traces.c.task_id.in_(list(ids))))
+
+
+_TAGS_OF = (
+    select(task_tags)
+    .where(task_tags.c.task_seq.in_(bindparam("seqs", expanding=True)))
+    .order_by(task_tags.c.task_seq, task_tags.c.tag)
+)
+
+
+def tags_of(connection: Connection, seqs: Sequence[int]) -> dict[int, list[str]]:
+    """Return the tags of tasks in alphabetical order, by `seq`; tasks without tags are omitted."""
+    found: dict[int, list[str]] = {}
+    if seqs:
+        for seq, tag in connection.execute(_TAGS_OF, {"seqs": list(seqs)}):
+            found.setdefault(seq, []).append(tag)
+    return found
+
+
+def add_tags(connection: Connection, seq: int, tags: Collection[str]) -> None:
+    """Add tags to a task; existing ones stay."""
+    missing = sorted(set(tags).difference(tags_of(connection, [seq]).get(seq, ())))
+    if missing:
+        connection.execute(insert(task_tags), [{"task_seq": seq, "tag": tag} for tag in missing])
+
+
+def remove_tags(connection: Connection, seq: int, tags: Collection[str]) -> None:
+    """Remove tags from a task; others stay."""
+    connection.execute(delete(task_tags).where(task_tags.c.task_seq == seq, task_tags.c.tag.in_(list(tags))))
+
+
+def replace_tags(connection: Connection, seq: int, tags: Collection[str]) -> None:
+    """Set the tags of a task."""
+    connection.execute(delete(task_tags).where(task_tags.c.task_seq == seq, task_tags.c.tag.not_in(list(tags))))
+    add_tags(connection, seq, tags)

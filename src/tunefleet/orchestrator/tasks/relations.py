@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tunefleet.db import Connection
-from tunefleet.db.repositories import attempts, dependencies, task_list, task_tags, tasks, workflows
+from tunefleet.db.repositories import attempts, dependencies, task_list, tasks, workflows
 from tunefleet.db.repositories.dependencies import ShardRow
 from tunefleet.db.rows import TaskRow, WorkflowRow
 from tunefleet.errors import ConflictError
@@ -50,7 +50,7 @@ def of(connection: Connection, rows: Sequence[TaskRow]) -> Related:
         carried,
         ran,
         named,
-        task_tags.of_tasks(connection, seqs),
+        tasks.tags_of(connection, seqs),
         tasks.notes(connection, seqs),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from tunefleet.db import Connection
-from tunefleet.db.repositories import attempts, dependencies, events, journal, task_tags, tasks
+from tunefleet.db.repositories import attempts, dependencies, events, journal, tasks
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.errors import ConflictError, NotFoundError
 from tunefleet.lifecycle.task import TaskStatus
@@ -111,7 +111,7 @@ async def edit(core: ServerContext, actor: Actor, task_id: str, changes: TaskEdi
         if "name" in changes.model_fields_set:
             tasks.set_title(connection, row.seq, None if changes.name == row.name else changes.name)
         if "tags" in changes.model_fields_set:
-            task_tags.replace(connection, row.seq, changes.tags)
+            tasks.replace_tags(connection, row.seq, changes.tags)
         if "notes" in changes.model_fields_set:
             tasks.set_notes(connection, row.seq, changes.notes or None)
         _append_edited(connection, row, core.clock.wall(), sorted(changes.model_fields_set))
@@ -129,7 +129,7 @@ async def tag(core: ServerContext, actor: Actor, task_id: str, tags: Sequence[st
 
     def operation(connection: Connection) -> None:
         row = find_owned(connection, actor, task_id)
-        (task_tags.remove if remove else task_tags.add)(connection, row.seq, tags)
+        (tasks.remove_tags if remove else tasks.add_tags)(connection, row.seq, tags)
         _append_edited(connection, row, core.clock.wall(), ["tags"])
 
     await core.write(operation)

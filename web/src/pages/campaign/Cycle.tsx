@@ -1,6 +1,6 @@
 /** The chosen cycle: gate decision with its metrics, steps, and tracker reports. */
 import type { CampaignDetail, CycleView } from "../../api/schema";
-import { type Interval, measuredOf, outcome, tookSeconds, verdictOf } from "../../lib/campaign";
+import { gateOf, type Interval, measuredOf, outcome, tookSeconds } from "../../lib/campaign";
 import { duration, number } from "../../lib/format";
 import { Panel, Status, Time } from "../../parts/bits";
 import { useNow } from "../../parts/clock";
@@ -37,20 +37,20 @@ export function Cycle({ campaign, cycle }: { campaign: CampaignDetail; cycle: Cy
 }
 
 function Decision({ cycle }: { cycle: CycleView }) {
-  const verdict = verdictOf(cycle);
+  const gate = gateOf(cycle);
   const evaluation = outcome(cycle.steps, "evaluate");
   if (!evaluation.metric) return null;
   const task = (outcome(cycle.steps, "select").evaluation as { task_id?: string } | undefined)?.task_id;
   const { chosen, base, promoted } = measuredOf(evaluation, task);
   return (
     <div className="stack tight" data-gate>
-      {verdict && (
+      {gate && (
         <div>
           <Status
-            status={verdict.passed ? "completed" : "skipped"}
-            note={verdict.passed ? "gate passed" : "gate not passed"}
+            status={gate.passed ? "completed" : "skipped"}
+            note={gate.passed ? "gate passed" : "gate not passed"}
           />
-          <div className="small">{verdict.reason}</div>
+          <div className="small">{gate.reason}</div>
         </div>
       )}
       <table className="bare small">
@@ -63,8 +63,8 @@ function Decision({ cycle }: { cycle: CycleView }) {
         </thead>
         <tbody>
           <Measured name="candidate" found={chosen} />
-          <Measured name="promoted" found={promoted} gain={verdict?.against.promoted} />
-          <Measured name="base" found={base} gain={verdict?.against.base} />
+          <Measured name="promoted" found={promoted} gain={gate?.against.promoted} />
+          <Measured name="base" found={base} gain={gate?.against.base} />
         </tbody>
       </table>
     </div>

@@ -1,7 +1,7 @@
 /** Timeline of the cycles, and a table with their results. */
 import { Link } from "@tanstack/react-router";
 import type { CycleView } from "../../api/schema";
-import { STEPS, tookSeconds, verdictOf } from "../../lib/campaign";
+import { gateOf, STEPS, tookSeconds } from "../../lib/campaign";
 import { duration, localTime, number } from "../../lib/format";
 import { bandOf, type Span, spanOf } from "../../lib/span";
 import { Status, Time } from "../../parts/bits";
@@ -46,17 +46,17 @@ export function Cycles({
 }
 
 function Band({ cycle, span, chosen }: { cycle: CycleView; span: Span; chosen: boolean }) {
-  const verdict = verdictOf(cycle);
+  const gate = gateOf(cycle);
   const about = [
     `Cycle ${cycle.number}: ${cycle.status}`,
     cycle.status === "completed" ? null : `at ${cycle.step}`,
-    verdict && (verdict.passed ? "gate passed" : "gate not passed"),
+    gate && (gate.passed ? "gate passed" : "gate not passed"),
     `opened ${localTime(cycle.opened_at)}`,
     cycle.error,
   ]
     .filter(Boolean)
     .join(", ");
-  const tone = verdict && !verdict.passed && cycle.status === "completed" ? "" : (TONES[cycle.status] ?? "");
+  const tone = gate && !gate.passed && cycle.status === "completed" ? "" : (TONES[cycle.status] ?? "");
   return (
     <Link
       className={`band ${tone} ${chosen ? "chosen" : ""}`}
@@ -154,12 +154,12 @@ function Steps({ cycle }: { cycle: CycleView }) {
 }
 
 function Gate({ cycle }: { cycle: CycleView }) {
-  const verdict = verdictOf(cycle);
-  if (!verdict) return <span className="muted">–</span>;
-  const last = Object.entries(verdict.against).at(-1);
+  const gate = gateOf(cycle);
+  if (!gate) return <span className="muted">–</span>;
+  const last = Object.entries(gate.against).at(-1);
   return (
-    <span title={verdict.reason}>
-      <Status status={verdict.passed ? "completed" : "skipped"} note={verdict.passed ? "promoted" : "not promoted"} />
+    <span title={gate.reason}>
+      <Status status={gate.passed ? "completed" : "skipped"} note={gate.passed ? "promoted" : "not promoted"} />
       {last && last[1].low != null && last[1].high != null && (
         <span className="muted small num hide-phone">
           {" "}

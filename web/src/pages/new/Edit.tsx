@@ -7,11 +7,11 @@ import type { Submitted } from "../../lib/along";
 import type { SchemaNode } from "../../lib/schema";
 import { useKept } from "../../parts/kept";
 import { Loading } from "../../parts/states";
+import { CheckResult } from "./CheckResult";
 import { useCheck } from "./check";
 import { Form } from "./Form";
 import { Memory } from "./Memory";
 import { useSubmission } from "./submission";
-import { Verdict } from "./Verdict";
 
 /** Unlike `lazy`, this reloads the page if the server was updated. */
 const Editor = lazyRouteComponent(() => import("../../parts/Editor"));
@@ -73,7 +73,7 @@ export function Edit({
           <Editor text={text} onChange={setText} faults={check.faults} schema={schema.data as SchemaNode | undefined} />
         </Suspense>
         <div className="stack">
-          <Verdict check={check} />
+          <CheckResult check={check} />
           <Form text={text} onChange={setText} />
           {check.faults.length === 0 &&
             check.forecasts.map((each) => each.memory && <Memory key={each.name} forecast={each} />)}

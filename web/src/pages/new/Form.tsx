@@ -7,15 +7,15 @@ import {
   PRECISION,
   precision,
   quantized,
-  trainingsIn,
+  trainingTasksIn,
   typedValue,
 } from "../../lib/common";
 import { Panel } from "../../parts/bits";
 
 export function Form({ text, onChange }: { text: string; onChange: (text: string) => void }) {
-  const trainings = trainingsIn(text);
+  const runs = trainingTasksIn(text);
   const [named, setNamed] = useState<string | null>(null);
-  const training = trainings.find((each) => each.name === named) ?? trainings[0];
+  const training = runs.find((each) => each.name === named) ?? runs[0];
   if (!training) return null;
   const fields = commonFields(text, training);
   const bits = precision(text, training);
@@ -23,9 +23,9 @@ export function Form({ text, onChange }: { text: string; onChange: (text: string
     <Panel
       title="Common fields"
       actions={
-        trainings.length > 1 && (
+        runs.length > 1 && (
           <select aria-label="Task" value={training.name} onChange={(event) => setNamed(event.target.value)}>
-            {trainings.map((each) => (
+            {runs.map((each) => (
               <option key={each.name} value={each.name}>
                 {each.name}
               </option>

@@ -34,7 +34,7 @@ function isArranged(value: unknown): value is Arranged {
   );
 }
 
-/** With fewer charts, a filter helps nobody. */
+/** With fewer charts, a filter is of no use. */
 const MANY = 7;
 
 function toggled<T>(list: readonly T[], item: T): T[] {

@@ -3,7 +3,7 @@ import { useQuery } from "@tanstack/react-query";
 import { parse } from "yaml";
 import { schemaQuery } from "../../api/queries_data";
 import type { FaultView } from "../../api/schema";
-import { changed, commonFields, trainingsIn, typedValue } from "../../lib/common";
+import { changed, commonFields, trainingTasksIn, typedValue } from "../../lib/common";
 import {
   ADAPTER_HINTS,
   ADAPTER_NAMES,
@@ -139,7 +139,7 @@ function Advanced({
   onText: (text: string) => void;
 }) {
   const schema = useQuery(schemaQuery);
-  const [training] = trainingsIn(text);
+  const [training] = trainingTasksIn(text);
   if (!training) return null;
   const common = commonFields(text, training);
   const about = (block: string, name: string) =>

@@ -2,8 +2,8 @@
 import type { Plan } from "../../lib/finetune";
 import { ADAPTER_NAMES, METHOD_NAMES } from "../../lib/finetune";
 import { Panel } from "../../parts/bits";
+import { CheckResult } from "../new/CheckResult";
 import type { Check } from "../new/check";
-import { Verdict } from "../new/Verdict";
 
 export function Summary({ plan, preset }: { plan: Plan; preset: string | null }) {
   return (
@@ -50,7 +50,7 @@ export function ReviewStep({
         />
       </label>
       <Summary plan={plan} preset={preset} />
-      <Verdict check={check} />
+      <CheckResult check={check} />
     </div>
   );
 }

@@ -6,7 +6,7 @@ import type { Check } from "./check";
 
 const WORKERS_SHOWN = 12;
 
-export function Verdict({ check }: { check: Check }) {
+export function CheckResult({ check }: { check: Check }) {
   if (check.faults.length > 0) return <Faults faults={check.faults} />;
   if (check.error) return <Failed error={check.error} />;
   return (
@@ -70,9 +70,9 @@ function Place({ forecast, open }: { forecast: TaskForecast; open: boolean }) {
       {workers.length > 0 && (
         <details open={open} className="small">
           <summary className="muted">{workers.length === 1 ? "1 worker" : `${workers.length} workers`}</summary>
-          <ul className="verdicts">
+          <ul className="placements">
             {workers.slice(0, WORKERS_SHOWN).map((each) => (
-              <Worker key={each.worker_id} verdict={each} />
+              <Worker key={each.worker_id} placement={each} />
             ))}
           </ul>
           {workers.length > WORKERS_SHOWN && <span className="muted">and {workers.length - WORKERS_SHOWN} more</span>}
@@ -92,12 +92,12 @@ function selected(forecast: TaskForecast): string {
 const WORDS = { fits: "eligible", waits: "busy", never: "not eligible" } as const;
 const TONES = { fits: "completed", waits: "paused", never: "failed" } as const;
 
-function Worker({ verdict }: { verdict: WorkerVerdict }) {
+function Worker({ placement }: { placement: WorkerVerdict }) {
   return (
     <li>
-      <span className={`status ${TONES[verdict.verdict]}`}>{WORDS[verdict.verdict]}</span>
+      <span className={`status ${TONES[placement.verdict]}`}>{WORDS[placement.verdict]}</span>
       <span>
-        {verdict.worker_id} <span className="muted">{verdict.reason ?? ""}</span>
+        {placement.worker_id} <span className="muted">{placement.reason ?? ""}</span>
       </span>
     </li>
   );
