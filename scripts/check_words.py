@@ -18,7 +18,7 @@ HEADING: Final = "## Words that are not used"
 TEXTS: Final = ("README.md", "docs/**/*.md", "examples/**/*.md", "src/tunefleet/**/*.py", "web/src/**/*.ts*")
 # The glossary names the words, decisions keep the words of their day, and the schema is generated.
 UNREAD: Final = ("docs/glossary.md", "docs/decisions/", "web/src/api/schema.d.ts")
-KNOWN: Final[dict[str, int]] = {"text": 54, "name": 4}
+KNOWN: Final[dict[str, int]] = {"text": 51, "name": 4}
 
 
 class Rule(NamedTuple):
