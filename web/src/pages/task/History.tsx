@@ -109,7 +109,7 @@ function Entries({ entries }: { entries: readonly EventView[][] }) {
               ) : (
                 <details>
                   <summary>
-                    {number(events.length)} checkpoints, latest {word(last, "name")}
+                    {checkpoints(events)}, latest {word(last, "name")}
                   </summary>
                   <Entries entries={[...events].reverse().map((each) => [each])} />
                 </details>
@@ -120,6 +120,11 @@ function Entries({ entries }: { entries: readonly EventView[][] }) {
       })}
     </ul>
   );
+}
+
+function checkpoints(events: readonly EventView[]): string {
+  const count = new Set(events.map((event) => word(event, "name"))).size;
+  return count === 1 ? "1 checkpoint" : `${number(count)} checkpoints`;
 }
 
 function word({ data }: EventView, name: string): string {
