@@ -4,7 +4,7 @@ import { taskEventsQuery } from "../../api/queries";
 import type { AttemptView, EventView, TaskAnswer } from "../../api/schema";
 import { bytes, duration, number } from "../../lib/format";
 import { type AttemptEvents, byAttempt } from "../../lib/history";
-import { plain } from "../../lib/words";
+import { COMMANDS, plain } from "../../lib/words";
 import { Panel, Status, Time } from "../../parts/bits";
 import { useNow } from "../../parts/clock";
 import { WorkerLink } from "../../parts/Fleet";
@@ -62,7 +62,7 @@ function Summary({ attempt }: { attempt: AttemptView }) {
   const nodes = (attempt.nodes ?? []).map((node) => node.worker_id);
   return (
     <span className="row muted small facts-line">
-      <Status status={stateOf(attempt)} note={attempt.reason ? plain(attempt.reason) : attempt.state} />
+      <Status status={stateOf(attempt)} note={attempt.reason ? plain(attempt.reason) : stateOf(attempt)} />
       <span>
         on{" "}
         {(nodes.length ? nodes : [attempt.worker_id]).map((id, at) => (
@@ -81,6 +81,7 @@ function Summary({ attempt }: { attempt: AttemptView }) {
 }
 
 function stateOf(attempt: AttemptView): string {
+  if (attempt.reason === "paused") return "paused";
   if (attempt.state === "finished" && attempt.error) return "failed";
   return STATES[attempt.state] ?? attempt.state;
 }
@@ -108,7 +109,7 @@ function Entries({ entries }: { entries: readonly EventView[][] }) {
               ) : (
                 <details>
                   <summary>
-                    {number(events.length)} checkpoints, latest {word(last, "name")}
+                    {checkpoints(events)}, latest {word(last, "name")}
                   </summary>
                   <Entries entries={[...events].reverse().map((each) => [each])} />
                 </details>
@@ -119,6 +120,11 @@ function Entries({ entries }: { entries: readonly EventView[][] }) {
       })}
     </ul>
   );
+}
+
+function checkpoints(events: readonly EventView[]): string {
+  const count = new Set(events.map((event) => word(event, "name"))).size;
+  return count === 1 ? "1 checkpoint" : `${number(count)} checkpoints`;
 }
 
 function word({ data }: EventView, name: string): string {
@@ -132,6 +138,11 @@ function told(event: EventView): string {
   if (event.kind.startsWith("checkpoint.")) {
     const size = typeof event.data?.size_bytes === "number" ? `, ${bytes(event.data.size_bytes)}` : "";
     return `Checkpoint ${event.kind.slice("checkpoint.".length)}: ${of("name")}${size}`;
+  }
+  if (event.kind.startsWith("command.")) {
+    const state = event.kind.slice("command.".length);
+    const error = of("error") && ` · ${of("error")}`;
+    return `${COMMANDS[of("command")] ?? plain(of("command"))}: ${state === "asked" ? "requested" : plain(state)}${error}`;
   }
   const reason = plain(of("reason"));
   const what = plain(event.kind.slice(event.kind.indexOf(".") + 1));
