@@ -30,7 +30,7 @@ class Root(LazyGroup):
         Entry("login", "server.key_commands:login", "Save a server's URL and key, or print a login link.", START),
         Entry("submit", "tasks.submit:submit", "Submit a workflow file; local files it names are uploaded.", WORK),
         Entry("follow", "tasks.submit:follow", "Follow a run or a workflow live until it ends.", WORK),
-        Entry("validate", "tasks.validate:validate", "Check a workflow file; list every error with its line.", WORK),
+        Entry("validate", "tasks.submit:validate", "Check a workflow file; list every error with its line.", WORK),
         Entry("graph", "tasks.graph:graph", "Draw the dependency graph of a workflow.", WORK),
         Entry("preview", "models.data_commands:preview", "Preview the training data: trained and masked tokens.", WORK),
         Entry("chat", "models.chat_commands:chat", "Chat with a model, or with the result of a training run.", WORK),

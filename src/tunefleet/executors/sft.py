@@ -10,7 +10,7 @@ from tunefleet.schemas.control import TRAINING_COMMANDS
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.spec import load_task_spec
 from tunefleet.spec.options.trainer import OURS, feature_of
-from tunefleet.workloads.external_trainers import launch_plan
+from tunefleet.workloads.external_trainers import trainers
 
 NEEDED: Final = ("torch", "transformers", "trl", "peft", "accelerate", "datasets")
 
@@ -59,7 +59,7 @@ class SftExecutor(TrainingExecutor):
     def features(self, environment: Mapping[str, str]) -> dict[str, str | None]:
         """Return the trainers of other packages."""
         del environment  # entry points do not depend on it
-        return {feature_of(name): None for name in launch_plan.trainer_plugins()}
+        return {feature_of(name): None for name in trainers.trainer_plugins()}
 
 
 class LoraSftExecutor(SftExecutor):

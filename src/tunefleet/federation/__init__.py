@@ -5,7 +5,7 @@ Works on files and numbers only: no database, no rounds, no torch. Reads safeten
 worker packs its uploads with it. Importing it imports NumPy, so programs with a fast startup import it on first use.
 
 `aggregate` averages with a strategy. The strategies differ in what they average: `linear`, `fedopt` and
-`coordinates` the factors A and B elementwise; `exact` and `krum` the products scale · B · A.
+`by_factors` the factors A and B elementwise; `exact` and `by_products` the products scale · B · A.
 """
 
 from __future__ import annotations

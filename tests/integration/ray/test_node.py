@@ -8,7 +8,7 @@ import threading
 import time
 from pathlib import Path
 
-from tunefleet.workloads.ray_nodes.placement_group import Node
+from tunefleet.workloads.ray_nodes.node import Node
 
 
 def _run(node: Node, command: list[str], **environment: str) -> tuple[int, str]:

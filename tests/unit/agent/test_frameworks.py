@@ -25,7 +25,7 @@ from tunefleet.runtime.monitor.system import SystemReader
 from tunefleet.schemas.training_protocol.training import Heartbeat, HeartbeatReply
 from tunefleet.settings import AgentSettings
 from tunefleet.trainer_control.files import write_json
-from tunefleet.workloads.external_trainers import launch_plan
+from tunefleet.workloads.external_trainers import trainers
 
 OTHER_TRAINERS = ("unsloth", "axolotl", "llamafactory")
 
@@ -76,7 +76,7 @@ def test_a_framework_trains_where_its_environment_is_ready(name: str, key: str, 
     assert meant.spec["trainer"] == name
     admit(meant)
     assert LoraSftExecutor().program_of(meant.spec) == OTHERS
-    assert launch_plan.find_trainer(name)(request(name)).environment == name
+    assert trainers.find_trainer(name)(request(name)).environment == name
 
 
 @pytest.mark.parametrize("name", OTHER_TRAINERS)

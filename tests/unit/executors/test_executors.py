@@ -19,7 +19,7 @@ from tunefleet.placement import LIGHT_KINDS
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import Offer
 from tunefleet.spec import load_task_spec
-from tunefleet.workloads.external_trainers import launch_plan
+from tunefleet.workloads.external_trainers import trainers
 
 
 def _offer(kind: str, spec: dict[str, Any] | None = None) -> Offer:
@@ -45,8 +45,8 @@ def test_the_server_places_all_kinds_of_ours_that_run_inside_the_worker_as_such(
 
 
 def test_a_fine_tuning_names_the_trainers_that_packages_bring(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("mine", "nobody_imports_this:plan", launch_plan.GROUP)
-    monkeypatch.setattr(launch_plan, "entry_points", lambda group: [point] if group == launch_plan.GROUP else [])
+    point = EntryPoint("mine", "nobody_imports_this:plan", trainers.GROUP)
+    monkeypatch.setattr(trainers, "entry_points", lambda group: [point] if group == trainers.GROUP else [])
     features = {offer.kind: offer.features for offer in installed().offers() if offer.available}
     assert features["sft"] == features["lora_sft"] == {"s3": None, "trainer:mine": None}
     assert features["dpo"] == {"s3": None}, "ours alone trains it"

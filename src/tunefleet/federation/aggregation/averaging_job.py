@@ -40,7 +40,7 @@ class Report:
             measure it.
         clipped: By worker, the part of its change that was kept; only clipped ones.
         scores: By worker, Krum's score: the sum of the squared distances to its neighbors.
-        layers: By module; for averages of factors only after `fidelity.with_error`.
+        layers: By module; for averages of factors only after `strategy.with_error`.
         rank: Rank of the output config.
         dtype: Type of the output tensors; `mixed` if they differ.
         residual: Name of the residual's file, to be merged into the base model; `None` if there is none.

@@ -1,7 +1,8 @@
 """Access to a federation: user keys, worker keys, and the federation's own token.
 
 A token contains the federation's id and a MAC. It grants access to the uploads, versions and chunks of that federation
-and to nothing else. Once a token was replaced, it also contains a serial number; `token_access` knows the valid one.
+and to nothing else. Once a token was replaced, it also contains a serial number; `delegated_access` knows the valid
+one.
 """
 
 from __future__ import annotations

@@ -211,7 +211,7 @@ def reasons(
     connection: Connection, snapshot: FleetSnapshot, rows: Sequence[TaskRow], fleet: Sequence[WorkerState] | None = None
 ) -> dict[str, str]:
     """Return the pending reasons, by task id; tasks that are not pending are left out."""
-    found = engines.unqueued_reasons(connection, rows, snapshot.joins)
+    found = engines.pending_reasons(connection, rows, snapshot.joins)
     found |= {row.id: why for row in rows if (why := _running_reason(row, snapshot)) is not None}
     waiting = [row for row in rows if row.status == "queued"]
     if not waiting:

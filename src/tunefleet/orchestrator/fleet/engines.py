@@ -119,7 +119,7 @@ def _why(engine: str, job: ClusterJobRow | None, absent: Mapping[str, str], when
     return f"waiting: job {number} of {engine} has its nodes; their workers are starting."
 
 
-def unqueued_reasons(connection: Connection, rows: Sequence[TaskRow], joins: Mapping[int, str]) -> dict[str, str]:
+def pending_reasons(connection: Connection, rows: Sequence[TaskRow], joins: Mapping[int, str]) -> dict[str, str]:
     """Return the status of pending and sharded tasks as a sentence, by task id.
 
     Args:

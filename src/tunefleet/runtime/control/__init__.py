@@ -4,6 +4,7 @@ Only connects to the process that wrote the endpoint: with a recycled pid, after
 shares the home folder, no token is sent.
 """
 
+from tunefleet.runtime.control.clients import ControlClient, FileControlClient, RemoteHost
 from tunefleet.runtime.control.discovery import (
     LocalJob,
     find_endpoint,
@@ -12,7 +13,6 @@ from tunefleet.runtime.control.discovery import (
     paused_jobs,
     withdraw_endpoint,
 )
-from tunefleet.runtime.control.http_client import ControlClient, FileControlClient, RemoteHost
 from tunefleet.runtime.control.job_control import SAVING, JobController, is_settled, wait_for
 
 __all__ = [

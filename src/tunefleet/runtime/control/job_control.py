@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from pydantic import ValidationError
 
 from tunefleet.errors import ConflictError, NotFoundError, TunefleetError, UnreachableError
+from tunefleet.runtime.control.clients import ControlClient, FileControlClient, RemoteHost, status_view
 from tunefleet.runtime.control.discovery import LocalJob, find_job, is_surely_alive
-from tunefleet.runtime.control.http_client import ControlClient, FileControlClient, RemoteHost, status_view
 from tunefleet.schemas.control import CommandState, ControlCommand, ControlReply
 from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.trainer_control.files import read_json

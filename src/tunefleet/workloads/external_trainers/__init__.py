@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tunefleet.workloads.external_trainers.launch_plan import Plan, Request
+from tunefleet.workloads.external_trainers.trainers import Plan, Request
 
 __all__ = ["Plan", "Request", "main"]
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import yaml
 
-from tunefleet.workloads.external_trainers.launch_plan import Plan, Request, training_arguments
+from tunefleet.workloads.external_trainers.trainers import Plan, Request, training_arguments
 
 CONFIG: Final = "axolotl.yaml"
 # Axolotl's names for arguments of `TrainingArguments`.

@@ -7,7 +7,7 @@ from typing import Any, Final
 import yaml
 
 from tunefleet.errors import InputError
-from tunefleet.workloads.external_trainers.launch_plan import Plan, Request, training_arguments
+from tunefleet.workloads.external_trainers.trainers import Plan, Request, training_arguments
 
 CONFIG: Final = "llamafactory.yaml"
 _ATTENTION: Final = {"flash_attention_2": "fa2", "flash_attention_3": "fa3", "sdpa": "sdpa", "eager": "disabled"}

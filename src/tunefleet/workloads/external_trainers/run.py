@@ -24,9 +24,9 @@ from tunefleet.workloads.command.discovered_outputs import trained
 from tunefleet.workloads.command.trainer_launch import Ran
 from tunefleet.workloads.common import base_model
 from tunefleet.workloads.data.tokenization import Encoder
-from tunefleet.workloads.external_trainers import launch_plan
-from tunefleet.workloads.external_trainers.launch_plan import Plan, Request
+from tunefleet.workloads.external_trainers import trainers
 from tunefleet.workloads.external_trainers.rows import Rows, write
+from tunefleet.workloads.external_trainers.trainers import Plan, Request
 from tunefleet.workloads.training.launch import Launch, open_launch
 from tunefleet.workloads.training.model import assembly, hardware
 
@@ -44,7 +44,7 @@ def run(folder: Path) -> None:
         CommandFailedError: If the trainer failed.
     """
     launch = open_launch(folder, TrainingTaskSpec)
-    trainer = launch_plan.find_trainer(launch.spec.trainer)
+    trainer = trainers.find_trainer(launch.spec.trainer)
     datasets.disable_progress_bars()
     work = folder / WORK
     work.mkdir(exist_ok=True)

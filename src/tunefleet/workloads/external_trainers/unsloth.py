@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.errors import InputError, MachineError
-from tunefleet.workloads.external_trainers.launch_plan import SEVEN_LINEAR, Plan, Request, training_arguments
+from tunefleet.workloads.external_trainers.trainers import SEVEN_LINEAR, Plan, Request, training_arguments
 
 SCRIPT: Final = "train_with_unsloth.py"
 CONFIG: Final = "unsloth.json"

@@ -26,7 +26,7 @@ from tunefleet.workloads.common.job import open_task
 from tunefleet.workloads.common.job_secrets import redacted_in
 from tunefleet.workloads.engine.protocol import Choice, EngineModel
 from tunefleet.workloads.inference import engines, runner
-from tunefleet.workloads.inference.answer_log import Answers, AnswerSchema, StoredAnswer
+from tunefleet.workloads.inference.answers import Answers, AnswerSchema, StoredAnswer
 from tunefleet.workloads.inference.engines import engine_model, runtime_adapters
 from tunefleet.workloads.inference.items import Item
 from tunefleet.workloads.inference.merged_tasks import CHILDREN, Task, fail, read_all, read_tasks

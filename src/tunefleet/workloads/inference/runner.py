@@ -15,7 +15,7 @@ from tunefleet.spec.options.generation import InferenceSpec
 from tunefleet.workloads.common.job_secrets import redacted
 from tunefleet.workloads.engine.protocol import Answer, Engine, Request, Sampling
 from tunefleet.workloads.faults import RequestError
-from tunefleet.workloads.inference.answer_log import Answers, StoredAnswer
+from tunefleet.workloads.inference.answers import Answers, StoredAnswer
 from tunefleet.workloads.inference.questions import Question
 
 logger = logging.getLogger(__name__)

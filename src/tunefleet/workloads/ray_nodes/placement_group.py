@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import socket
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import ray
@@ -20,6 +15,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tunefleet.integrations.clusters.base import NodeRequest
 from tunefleet.workloads.ray_nodes.diagnostics import ClusterCapacity, Machine, capacity_of
+from tunefleet.workloads.ray_nodes.node import Node
 
 _LOOK_S: Final = 0.5
 _FIRST_S: Final = 2.0
@@ -30,41 +26,6 @@ _SETTLE_S: Final = 5.0
 _FREE_S: Final = 5.0
 _STATUS: Final = "__autoscaling_status"
 _V2: Final = "__autoscaler_v2_enabled"
-_GUARD: Final = "tunefleet.workloads.ray_nodes.guard"
-_NOT_HANDED_ON: Final = frozenset({"RAY_AUTH_TOKEN"})
-"""Ray's token gives access to the cluster and is not passed to the command."""
-
-
-class Node:
-    """The Ray actor, with two threads: one waits for the command, the other can stop it."""
-
-    def __init__(self, number: int, grace_s: float) -> None:
-        self._number = number
-        self._grace_s = grace_s
-        self._line, self._theirs = socket.socketpair()
-
-    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> tuple[int, str]:
-        """Run a command; return its exit code, and the error if it did not start.
-
-        The environment is an argument because Ray's head stores, possibly on disk, an actor's constructor arguments.
-        """
-        kept = {name: value for name, value in os.environ.items() if name not in _NOT_HANDED_ON}
-        given = {**kept, **environment, "TUNEFLEET_NODE": str(self._number)}
-        arguments = [sys.executable, "-m", _GUARD, str(self._grace_s), *command]
-        with self._theirs:
-            subprocess.run(arguments, stdin=self._theirs.fileno(), env=given, check=True)
-        with self._line.makefile("rb") as answers:
-            line = answers.readline()
-        if not line:
-            return 1, "its parent process was killed"
-        outcome = json.loads(line)
-        return int(outcome.get("code", 1)), str(outcome.get("fault", ""))
-
-    def stop(self) -> None:
-        """Stop the command: SIGTERM, and SIGKILL after the grace period."""
-        # It may have ended already.
-        with contextlib.suppress(OSError):
-            self._line.sendall(b"stop\n")
 
 
 class HopelessError(Exception):

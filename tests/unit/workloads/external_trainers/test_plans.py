@@ -19,8 +19,8 @@ import yaml
 from tunefleet.errors import InputError, MachineError
 from tunefleet.runtime.envs import FAMILIES
 from tunefleet.spec import TrainingTaskSpec, load_task_spec
-from tunefleet.workloads.external_trainers import axolotl, launch_plan, llamafactory, unsloth
-from tunefleet.workloads.external_trainers.launch_plan import Plan, Request
+from tunefleet.workloads.external_trainers import axolotl, llamafactory, trainers, unsloth
+from tunefleet.workloads.external_trainers.trainers import Plan, Request
 
 GOLDEN = Path(__file__).parent / "golden"
 TRAINERS = {"axolotl": axolotl.plan, "llamafactory": llamafactory.plan, "unsloth": unsloth.plan}
@@ -118,13 +118,13 @@ def test_the_script_for_unsloth_is_python_and_imports_unsloth_first() -> None:
 
 
 def test_trainers_are_found_by_name_plugin_and_function() -> None:
-    plugin = EntryPoint("theirs", "tunefleet.workloads.external_trainers.axolotl:plan", launch_plan.GROUP)
+    plugin = EntryPoint("theirs", "tunefleet.workloads.external_trainers.axolotl:plan", trainers.GROUP)
     for name in ("axolotl", "theirs", "tunefleet.workloads.external_trainers.axolotl:plan"):
-        assert launch_plan.find_trainer(name, [plugin]) is axolotl.plan
+        assert trainers.find_trainer(name, [plugin]) is axolotl.plan
     with pytest.raises(InputError, match="no trainer 'thiers'") as caught:
-        launch_plan.find_trainer("thiers", [plugin])
+        trainers.find_trainer("thiers", [plugin])
     assert "trl, axolotl, llamafactory, unsloth, theirs" in str(caught.value.hint)
     with pytest.raises(InputError, match="nowhere:plan cannot be loaded: No module named 'nowhere'"):
-        launch_plan.find_trainer("nowhere:plan")
+        trainers.find_trainer("nowhere:plan")
     with pytest.raises(InputError, match="is not a function"):
-        launch_plan.find_trainer("tunefleet.workloads.external_trainers.launch_plan:GROUP")
+        trainers.find_trainer("tunefleet.workloads.external_trainers.trainers:GROUP")

@@ -12,7 +12,7 @@ from tunefleet.errors import DataError, InputError
 from tunefleet.spec.options.generation import InferenceSpec
 from tunefleet.spec.options.output import JsonlExportSpec
 from tunefleet.workloads.engine.protocol import Choice
-from tunefleet.workloads.inference.answer_log import Answers, StoredAnswer
+from tunefleet.workloads.inference.answers import Answers, StoredAnswer
 from tunefleet.workloads.inference.run import export
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tunefleet.spec import InferenceTaskSpec, load_task_spec
 from tunefleet.workloads.engine.protocol import Choice, EngineModel
-from tunefleet.workloads.inference.answer_log import StoredAnswer
+from tunefleet.workloads.inference.answers import StoredAnswer
 
 
 @pytest.fixture(scope="module", autouse=True)
