@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from tunefleet.cli.workers.start_worker import Pool, _reading_key, _requests, end_pool, start_pool
 from tunefleet.errors import AuthError, InputError
-from tunefleet.integrations.clusters.factory import Engine
+from tunefleet.integrations.clusters import Engine
 from tunefleet.integrations.clusters.ray_order import KEY, LASTING, SERVER
 from tunefleet.settings import ClusterSettings, WorkerSettings, load
 

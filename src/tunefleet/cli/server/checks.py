@@ -289,7 +289,7 @@ def ray() -> Finding | None:
 
 
 def _answers(engine: Literal["slurm", "ray"], settings: ClusterSettings) -> Finding:
-    from tunefleet.integrations.clusters.factory import open_cluster
+    from tunefleet.integrations.clusters import open_cluster
 
     name = engine.capitalize()
     try:

@@ -18,8 +18,7 @@ from tunefleet.cli.lazy_group import examples
 from tunefleet.cli.options import chosen_url
 from tunefleet.client import trust
 from tunefleet.errors import AuthError, InputError
-from tunefleet.integrations.clusters import NodeRequest
-from tunefleet.integrations.clusters.factory import Engine, open_cluster
+from tunefleet.integrations.clusters import Engine, NodeRequest, open_cluster
 from tunefleet.settings import ClientSettings, ClusterSettings, ProcessSettings, WorkerSettings, load, load_worker
 from tunefleet.spec.options.resources import parse_memory
 from tunefleet.worker.__main__ import log_to_stderr

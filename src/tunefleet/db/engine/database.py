@@ -18,8 +18,8 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool, StaticPool
 
-from tunefleet.db.engine import migrate, postgres, postgres_support, sqlite
-from tunefleet.db.engine.errors import is_lost, translate
+from tunefleet.db.engine import migrate, postgres, sqlite
+from tunefleet.db.engine.errors import cannot_be_used, is_lost, translate
 from tunefleet.db.engine.writer import BeforeCommit, Writer
 from tunefleet.errors import StoreError
 
@@ -107,7 +107,7 @@ class Database:
             for engine in engines:
                 engine.dispose()
             wrapped = DBAPIError(None, None, error)
-            raise postgres_support.cannot_be_used(postgres.name_of(url), wrapped, url.password) from error
+            raise cannot_be_used(postgres.name_of(url), wrapped, url.password) from error
         return cls(engines, on_wake, before_commit, wakes, postgres.engine(url, writing=True, in_turn=False))
 
     @property

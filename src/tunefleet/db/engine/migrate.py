@@ -25,7 +25,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from tunefleet.db.engine.postgres_support import sort_by_code
 from tunefleet.db.tables.core import DEFAULT_PROJECT, metadata
 from tunefleet.db.tables.operations import MADE_WITH_TABLES, projects
 from tunefleet.errors import StoreError
@@ -45,6 +44,13 @@ _VERSION: Final = Table(
     Column("version_num", String(32), nullable=False),
     PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )
+_UNSORTED: Final = """
+    SELECT quote_ident(c.relname) AS tab, quote_ident(a.attname) AS col, format_type(a.atttypid, a.atttypmod) AS type
+    FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_collation k ON k.oid = a.attcollation
+    WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r' AND a.attnum > 0 AND NOT a.attisdropped
+      AND k.collname = 'default'
+    ORDER BY c.relname, a.attnum
+"""
 
 
 def to_head(engine: Engine, name: str, before: Callable[[str], object]) -> None:
@@ -108,7 +114,7 @@ def upgrade(connection: Connection, revision: str | None = None) -> None:
     config.attributes["connection"] = connection
     command.upgrade(config, revision or HEAD)
     if connection.dialect.name == "postgresql":
-        sort_by_code(connection)
+        _sort_by_code(connection)
 
 
 def create(connection: Connection, revision: str) -> None:
@@ -124,7 +130,7 @@ def create(connection: Connection, revision: str) -> None:
     first = {"name": DEFAULT_PROJECT, "weight": 1.0, "created_by": MADE_WITH_TABLES, "created_at": time.time()}
     connection.execute(insert(projects).values(first))
     if connection.dialect.name == "postgresql":
-        sort_by_code(connection)
+        _sort_by_code(connection)
 
 
 def _narrow(connection: Connection, index: Index) -> None:
@@ -132,3 +138,14 @@ def _narrow(connection: Connection, index: Index) -> None:
     if connection.dialect.name == "postgresql":
         # Not declared in the tables: PostgreSQL's option would load its dialect, a tenth of a SQLite server's imports.
         index.dialect_options["postgresql"]["where"] = index.dialect_options["sqlite"]["where"]
+
+
+def _sort_by_code(connection: Connection) -> None:
+    """Sort every text column by code point, whatever the database's locale is."""
+    # Lists then have the same order in both stores, and no index depends on the operating system's collation, which
+    # changes with its upgrades.
+    changes: dict[str, list[str]] = {}
+    for table, column, type_ in connection.exec_driver_sql(_UNSORTED).all():
+        changes.setdefault(table, []).append(f'ALTER COLUMN {column} TYPE {type_} COLLATE "C"')
+    for table, columns in changes.items():
+        connection.exec_driver_sql(f"ALTER TABLE {table} {', '.join(columns)}")

@@ -14,8 +14,8 @@ from typing import Final
 from sqlalchemy import Column, Connection, Engine, MetaData, Table, func, inspect, select, text
 from sqlalchemy.exc import DBAPIError
 
-from tunefleet.db.engine import database, migrate, postgres, postgres_support
-from tunefleet.db.engine.errors import translate
+from tunefleet.db.engine import database, migrate, postgres
+from tunefleet.db.engine.errors import cannot_be_used, translate
 from tunefleet.db.engine.locks import FolderLock
 from tunefleet.db.engine.statistics import engine as engine_name
 from tunefleet.db.tables.operations import MADE_WITH_TABLES
@@ -162,5 +162,5 @@ def _in_words(target: Path | str) -> Iterator[None]:
         yield
     except DBAPIError as error:
         if isinstance(target, str):
-            raise postgres_support.cannot_be_used(name_of(target), error, postgres.address(target).password) from error
+            raise cannot_be_used(name_of(target), error, postgres.address(target).password) from error
         raise translate(error) from error

@@ -23,8 +23,7 @@ from sqlalchemy.pool import QueuePool
 
 from tunefleet import errors
 from tunefleet.db.engine import migrate
-from tunefleet.db.engine.postgres_support import cannot_be_used
-from tunefleet.db.engine.postgres_support import install as install_text
+from tunefleet.db.engine.errors import cannot_be_used
 from tunefleet.db.engine.writer import EVERYTHING
 from tunefleet.errors import StoreError
 
@@ -58,6 +57,7 @@ _LOOK: Final = """
 # Requires write permission, and writes nothing.
 _PROBE: Final = "UPDATE meta SET value = value WHERE false"
 _NO_COPY: Final = "Migrating the tables from revision %s to %s. PostgreSQL databases are not copied first; use pg_dump."
+SHOWN: Final = "\u2400"
 
 
 def is_postgres(target: object) -> bool:
@@ -151,7 +151,7 @@ def engine(url: URL, *, writing: bool, size: int = 1, in_turn: bool = True) -> E
 
     @event.listens_for(made, "connect")
     def configure(connection: Any, _record: object) -> None:
-        install_text(connection)
+        _install_text(connection)
         connection.autocommit = True
         connection.execute(_SESSION)
         connection.autocommit = False
@@ -289,3 +289,19 @@ class PgNotifications:
 def _close_connection(connection: Any) -> None:
     if connection is not None:
         connection.close()
+
+
+def _install_text(connection: Any) -> None:
+    """Let a psycopg connection accept any text."""
+    from psycopg.types.string import StrDumper, StrDumperUnknown  # noqa: PLC0415 -- the driver is an extra
+
+    class Shown(StrDumper):
+        def dump(self, obj: str) -> Any:
+            return super().dump(obj.replace("\0", SHOWN) if "\0" in obj else obj)
+
+    class ShownUnknown(StrDumperUnknown):
+        def dump(self, obj: str) -> Any:
+            return super().dump(obj.replace("\0", SHOWN) if "\0" in obj else obj)
+
+    connection.adapters.register_dumper(str, Shown)
+    connection.adapters.register_dumper(str, ShownUnknown)

@@ -16,8 +16,7 @@ from tunefleet.db.fleet.clusters import ClusterJobRow
 from tunefleet.db.repositories import dependencies
 from tunefleet.db.rows import TaskRow
 from tunefleet.errors import Fault
-from tunefleet.integrations.clusters import Cluster
-from tunefleet.integrations.clusters.factory import Engine, open_cluster
+from tunefleet.integrations.clusters import Cluster, Engine, open_cluster
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.settings import ServerSettings
 from tunefleet.spec import BaseTaskSpec, TaskNode
