@@ -84,7 +84,7 @@ def take_back_pause(connection: Connection, task: TaskRow, now: float) -> None:
     tasks.desire(connection, task.id, "run")
     events.append(connection, [events.of_task(task, "task.resuming", now, {})])
     if asked is not None and asked.state == "pending":
-        after = asked._replace(state="failed", message="Cancelled: the task was resumed.", updated_at=now)
+        after = asked._replace(state="failed", message="Cancelled: the run was resumed.", updated_at=now)
         commands.store(connection, [after])
         _append_event(connection, after, task, now)
     wake(connection, f"worker:{task.worker_id}", f"task:{task.id}")
@@ -175,7 +175,7 @@ def void(connection: Connection, rows: Sequence[TaskRow], reason: TaskReason, no
     gone = [a._replace(state="void", reason=reason.value, finished_at=now) for a in held.values() if a.open]
     attempts.store(connection, gone)
     gpu_usage.ended(connection, gone, {row.id: row for row in rows})
-    close(connection, held.values(), "the task was cancelled.", now)
+    close(connection, held.values(), "the run was cancelled.", now)
     wake(connection, "placement", *(f"worker:{row.worker_id}" for row in rows if row.worker_id))
     wake(connection, *(f"worker:{node.worker_id}" for node in gone if node.member))
 
