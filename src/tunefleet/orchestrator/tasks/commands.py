@@ -175,7 +175,7 @@ def void(connection: Connection, rows: Sequence[TaskRow], reason: TaskReason, no
     gone = [a._replace(state="void", reason=reason.value, finished_at=now) for a in held.values() if a.open]
     attempts.store(connection, gone)
     gpu_usage.ended(connection, gone, {row.id: row for row in rows})
-    close(connection, held.values(), "the run was cancelled.", now)
+    close(connection, held.values(), "the task was cancelled.", now)
     wake(connection, "placement", *(f"worker:{row.worker_id}" for row in rows if row.worker_id))
     wake(connection, *(f"worker:{node.worker_id}" for node in gone if node.member))
 
