@@ -178,11 +178,11 @@ def pause_and_wait(task_id: str, *, timeout_s: float | None = None) -> Flow[Task
     if task.status == TaskStatus.PAUSED:
         return task
     if TaskStatus(task.status).final:
-        raise ConflictError(f"The task {task.id} became {task.status} before it was paused.")
+        raise ConflictError(f"The run {task.id} became {task.status} before it was paused.")
     commands = yield from ask(workflow_routes.list_commands(task.id))
     failed = [each.message for each in commands if each.command == "pause" and each.state == "failed"]
     why = f": {failed[-1]}" if failed else "."
-    raise ConflictError(f"The task {task.id} could not be paused{why}", hint="The training run continues.")
+    raise ConflictError(f"The run {task.id} could not be paused{why}", hint="The training run continues.")
 
 
 def all_pages(first: Callable[[str | None], Call[Page[T]]]) -> Stream[T]:
@@ -364,7 +364,7 @@ def fetch_output(
     chosen = chosen or next((a for a in present if a.kind == name), None)
     if chosen is None:
         names = ", ".join(sorted({artifact.name for artifact in present})) or "none"
-        what = f"{task_id} has no artifact {name!r}." if name else f"{task_id} is a task: name one of its artifacts."
+        what = f"{task_id} has no artifact {name!r}." if name else f"{task_id} is a run: name one of its artifacts."
         raise NotFoundError(what, hint=f"Available artifacts: {names}.")
     return (yield from transfer.fetch(chosen.id, dest, overwrite=overwrite, on_progress=on_progress))
 

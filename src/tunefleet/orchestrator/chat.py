@@ -287,7 +287,7 @@ def _waiting(core: ServerContext, row: TaskRow, turn: Turn) -> str:
 async def _check(core: ServerContext, actor: Actor, turn: Turn) -> TaskRow:
     waited_s = core.clock.monotonic() - turn.told_at
     if waited_s > (_NEXT_S if turn.begun else _FIRST_S):
-        raise UnreachableError(f"No answer within {waited_s:.0f} s.", hint="See the task's log.")
+        raise UnreachableError(f"No answer within {waited_s:.0f} s.", hint="See the log of the run.")
     row = await core.read(lambda connection: _chat(connection, actor, turn.task_id))
     _refuse_ended(row)
     return row
@@ -303,7 +303,7 @@ def _chat(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
     row = find(connection, actor, task_id)
     if row.kind != KIND:
         raise ConflictError(
-            f"The task {row.id} is of kind {row.kind}, not a chat.", hint=f"Start one with `tunefleet chat {row.id}`."
+            f"The run {row.id} is of kind {row.kind}, not a chat.", hint=f"Start one with `tunefleet chat {row.id}`."
         )
     return row
 

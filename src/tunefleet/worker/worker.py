@@ -298,7 +298,7 @@ class Worker:
                 parts[desired.token].apply_desired(desired)
         for command in reply.commands:
             if command.token in parts:
-                message = "The task is coalesced with another task, and accepts no commands of its own."
+                message = "The run is coalesced with another run, and accepts no commands of its own."
                 outcome = CommandOutcome(command_id=command.command_id, state="failed", message=message)
                 self._context.outbox.outcome(outcome)
         return reply.model_copy(

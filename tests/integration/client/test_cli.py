@@ -282,7 +282,7 @@ def test_clone_rm_prune(cli: Cli, client: Client, hand: HandWorker) -> None:
     assert cli("clone", first, "--set", "data.nothing=1").code == 3
     cli("cancel", first, cloned["id"])
     assert cli("rm", first).code == 3
-    assert cli("rm", first, cloned["id"], "--yes").out == "Removed 2 tasks.\n"
+    assert cli("rm", first, cloned["id"], "--yes").out == "Removed 2 runs.\n"
     assert cli("show", first).code == 4
     assert cli("prune", "--dry-run").out.startswith("Would remove 0 workflows")
     reply = PruneReply.model_validate(cli("prune", "--older-than", "0", "--yes", "--json").json)

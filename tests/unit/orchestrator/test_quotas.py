@@ -59,7 +59,7 @@ async def test_no_more_tasks_run_than_a_project_may_have(lab: Lab) -> None:
     offers = await worker.offers()
     assert [offer.task_id for offer in offers] == ids[:2]
     assert await _why(lab, red, ids[2]) == (
-        "waiting: 2 tasks of the project red are running, its quota is 2; it starts when one ends "
+        "waiting: 2 runs of the project red are active, its quota is 2; it starts when one ends "
         "(an admin can raise it: tunefleet projects set red --max-running N)."
     )
     await worker.accept(*(offer.token for offer in offers))

@@ -98,7 +98,7 @@ async def test_a_pause_that_the_job_was_not_asked_for_is_taken_back_by_a_resume(
     going_on = await reruns.resume(lab.core, lab.admin, task_id)
     assert (going_on.id, going_on.status, going_on.desired) == (task_id, "running", "run")
     (command,) = await control.list_(lab.core, lab.admin, task_id)
-    assert (command.state, command.message) == ("failed", "Cancelled: the task was resumed.")
+    assert (command.state, command.message) == ("failed", "Cancelled: the run was resumed.")
     lab.clock.advance(2)
     (wish,) = (await worker.exchange()).desired
     assert (wish.action, wish.generation) == ("run", 2)

@@ -97,7 +97,7 @@ def test_any_file_of_the_folder_may_be_asked_for(
     result = outputs.deliver(trained(folder), {"warnings": ["before"]}, server.push, server.links)
     more = [each[:2] for each in server.pushed if each[0] != "final_lora"]
     said = {
-        "missing": [f"output.artifacts lists {name!r}, which the task did not create."],
+        "missing": [f"output.artifacts lists {name!r}, which the run did not create."],
         "other": [
             f"output.artifacts lists {name!r}, which is not delivered: {Path(name).name} is the name of another file."
         ],

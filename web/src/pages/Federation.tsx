@@ -168,7 +168,7 @@ function Head({ federation }: { federation: FederationDetail }) {
         <span className="num">{number(federation.members)} workers</span>
         {federation.task_id && (
           <span>
-            task <TaskLink id={federation.task_id} />
+            run <TaskLink id={federation.task_id} />
           </span>
         )}
         <span>owner {federation.owner}</span>

@@ -79,7 +79,7 @@ async def upload(request: Request, core: CoreDep, who: MemberOrAttempt, task_id:
         if room is not None and size_bytes > room:
             raise QuotaError(
                 f"The file exceeds the project's remaining storage quota of {room:,} bytes.",
-                hint="Delete artifacts or tasks, or ask an admin to raise it: tunefleet projects set PROJECT "
+                hint="Delete artifacts or runs, or ask an admin to raise it: tunefleet projects set PROJECT "
                 "--storage N.",
             )
 

@@ -73,7 +73,7 @@ def run(
         err().print(f"Started a server at {fleet.url}, data in {fleet.data}.")
         err().print(f"Waiting for {plural(workers, 'worker')} to connect, up to {_WORKERS_S:g} s.")
         if len(fleet.await_workers(_WORKERS_S, stop_requested)) < workers and not stop_requested.is_set():
-            err().print("Not all workers have connected; tasks stay queued. See `tunefleet workers ls`.", style="warn")
+            err().print("Not all workers have connected; runs stay queued. See `tunefleet workers ls`.", style="warn")
         with Client(fleet.url, fleet.key, patience_s=30.0) as client:
             _follow(client, specs, folder, stop_requested, as_json=as_json)
         fleet.stop()

@@ -47,7 +47,7 @@ def up(
     With --workers N, each worker has its own folder, log and an equal share of the cores; they share memory and GPUs.
     Start a worker on another machine with `tunefleet worker`.
 
-    At the end, a running task saves a checkpoint if that is quick and stops; it resumes from the newest checkpoint at
+    At the end, an active run saves a checkpoint if that is quick and stops; it resumes from the newest checkpoint at
     the next `tunefleet up` on the same folder. With --keep-jobs it keeps running and is adopted then.
     """
     fleet = LocalFleet(data, host=host, port=port, workers=workers, adopt_files=adopt_files)

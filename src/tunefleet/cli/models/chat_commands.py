@@ -72,7 +72,7 @@ def chat(
 ) -> None:
     """Chat with a model, or with the result of a training run.
 
-    A chat task keeps the model loaded and ends with the conversation; a chat that was already running is kept. In the
+    A chat keeps the model loaded and ends with the conversation; a chat that was already running is kept. In the
     conversation, /help lists the commands, /quit exits, and Ctrl-C stops an answer.
     """
     if base and model is not None:

@@ -109,7 +109,7 @@ def show(artifact: Artifact, *, as_json: Json = False) -> None:
 
 @examples("tunefleet data rm train.jsonl")
 def rm(artifact: Artifact, *, yes: Yes = False, as_json: Json = False) -> None:
-    """Remove an artifact; tasks that use it keep their copy."""
+    """Remove an artifact; runs that use it keep their copy."""
     with connect() as client:
         detail = client.data.get(artifact)
         confirm(f"Remove {detail.name} ({detail.id}, {formatting.size(detail.size_bytes)})?", yes=yes)

@@ -57,10 +57,10 @@ def create(
     role: Annotated[
         Literal["admin", "member", "viewer", "worker"],
         typer.Option(
-            "--role", help="admin: everything. member: own tasks, reads all. viewer: read-only. worker: runs tasks."
+            "--role", help="admin: everything. member: own runs, reads all. viewer: read-only. worker: executes tasks."
         ),
     ] = "member",
-    owner: Annotated[str | None, typer.Option("--owner", help="Owner of the key's tasks; default: NAME.")] = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Owner of the key's runs; default: NAME.")] = None,
     project: Annotated[
         str | None, typer.Option("--project", metavar="PROJECT", help="Project of the key; default: yours.")
     ] = None,

@@ -21,7 +21,7 @@ _NONE: Final = "none"
 Name = Annotated[str, typer.Argument(metavar="PROJECT", help="Name of a project.")]
 Description = Annotated[str | None, typer.Option("--description", metavar="TEXT", help="Description of the project.")]
 MaxRunning = Annotated[
-    str | None, typer.Option("--max-running", metavar="N", help="Maximum number of running tasks; `none` for no limit.")
+    str | None, typer.Option("--max-running", metavar="N", help="Maximum number of active runs; `none` for no limit.")
 ]
 GpuHours = Annotated[
     str | None,
@@ -116,7 +116,7 @@ def set_(
 
 @examples("tunefleet projects archive vision")
 def archive(project: Name, *, yes: Yes = False, as_json: Json = False) -> None:
-    """Archive a project: its keys are rejected, its queued tasks wait, and running tasks finish."""
+    """Archive a project: its keys are rejected, its queued runs wait, and active runs finish."""
     confirm(f"Archive the project {project}?", yes=yes)
     with connect() as client:
         _print_project(client.projects.archive(project), as_json=as_json)
@@ -134,12 +134,12 @@ def _print_project(found: ProjectView, *, as_json: bool) -> None:
         print_json(found)
         return
     listing = table("resource", "used", "quota", right=("used", "quota"))
-    listing.add_row("running tasks", str(found.uses.running), _quota(found.max_running))
+    listing.add_row("active runs", str(found.uses.running), _quota(found.max_running))
     listing.add_row("GPU hours this month", f"{found.uses.gpu_hours:.1f}", _quota(found.gpu_hours))
     quota = "unlimited" if found.storage_bytes is None else _size(found)
     listing.add_row("storage", formatting.size(found.uses.storage_bytes), quota)
     about = f" ({found.description})" if found.description else ""
-    state = "archived" if found.archived_at else formatting.plural(found.uses.waiting, "pending task")
+    state = "archived" if found.archived_at else formatting.plural(found.uses.waiting, "pending run")
     say(f"{found.name}{about}: weight {found.weight:g}, {state}")
     say(listing)
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 # A server that is silent for longer probably does not respond.
 _MISSED_S = 10.0
 _WHAT: Final[dict[Kept, str]] = {
-    "results": "outputs of tasks",
-    "checkpoints": "checkpoints of tasks",
+    "results": "outputs of runs",
+    "checkpoints": "checkpoints of runs",
     "federations": "versions, updates and chunks of federations",
     "data": "pushed datasets and models",
     "arriving": "uploads in progress",

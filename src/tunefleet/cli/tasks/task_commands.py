@@ -338,7 +338,7 @@ def rm(tasks: TaskIds, *, yes: Yes = False, as_json: Json = False) -> None:
     if as_json:
         print_json({"removed": [task.id for task in found]})
     else:
-        say(f"Removed {formatting.plural(len(found), 'task')}.")
+        say(f"Removed {formatting.plural(len(found), 'run')}.")
 
 
 @examples(

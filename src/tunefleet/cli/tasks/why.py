@@ -43,7 +43,7 @@ def why(task: TaskId, *, as_json: Json = False) -> None:
     for upstream_id, name in view.waits_for:
         say(Text.assemble("Depends on ", (name, "head"), " (", (upstream_id, "id"), ")."))
     if view.ahead:
-        say(f"{formatting.plural(view.ahead, 'task')} ahead in the queue.")
+        say(f"{formatting.plural(view.ahead, 'run')} ahead in the queue.")
     for attempt in view.attempts:
         say(attempt, style="dim")
     if view.workers:

@@ -59,7 +59,7 @@ def card(task: TaskDetail, product: ArtifactView, chain: list[TaskDetail], datas
                 ("base", f"`{base}`" if base else "unknown"),
                 ("artifact", f"`{product.name}`, sha256 `{product.digest}`"),
                 *((f"data `{name}`", f"sha256 `{digest}`") for name, digest in sorted(datasets.items())),
-                *((f"task `{each.id}`", f"{each.kind} *{each.name}*") for each in (task, *chain[:_STEPS])),
+                *((f"run `{each.id}`", f"{each.kind} *{each.name}*") for each in (task, *chain[:_STEPS])),
             ],
         ),
     ]

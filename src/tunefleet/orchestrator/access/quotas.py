@@ -48,7 +48,7 @@ def why(connection: Connection, row: ProjectRow, need: Requirement, now: float) 
     count = running.tasks if running is not None else 0
     if row.max_running is not None and count >= row.max_running:
         return (
-            f"waiting: {count} tasks of the project {row.name} are running, its quota is {row.max_running}; "
+            f"waiting: {count} runs of the project {row.name} are active, its quota is {row.max_running}; "
             f"it starts when one ends ({raised} --max-running N)."
         )
     if row.gpu_hours is not None and need.gpu_count:

@@ -204,7 +204,7 @@ async def remove(core: ServerContext, caller: FederationCaller, reference: str) 
         reader = next(iter(federations.readers(connection, [row.seq]).items()), None)
         if reader is not None:
             raise ConflictError(
-                f"The task {reader[1]} uses a version of {row.id}.",
+                f"The run {reader[1]} uses a version of {row.id}.",
                 hint=f"Wait until it ends, or run `tunefleet cancel {reader[1]}`.",
             )
         forget(connection, row)
@@ -247,7 +247,7 @@ def _refuse_needed(connection: Connection, row: FederationRow) -> None:
     for task in parents:
         if not TaskStatus(task.status).final:
             raise ConflictError(
-                f"The training task {task.id} takes its adapter from {row.id}, and is {task.status}.",
+                f"The run {task.id} takes its adapter from {row.id}, and is {task.status}.",
                 hint=f"Wait until it ends, or run `tunefleet cancel {task.id}`.",
             )
 

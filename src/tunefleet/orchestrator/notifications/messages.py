@@ -58,7 +58,7 @@ class Happening:
         """Text of the notification, in sentences."""
         task = self.task
         of = "" if task.name == self.workflow else f" of the workflow {self.workflow}"
-        sentences = [f"The task {task.name}{of} {_long(self)}"]
+        sentences = [f"The run {task.name}{of} {_long(self)}"]
         if task.error and self.kind != "task.completed":
             sentences.append(_sentence(task.error))
         if self.kind == "task.retrying":
@@ -78,7 +78,7 @@ class Happening:
 
 def worker_text(worker_id: str) -> tuple[str, str, str]:
     """Return title, text and command for a worker that is lost."""
-    text = f"The worker {worker_id} no longer responds. Tasks that do not have to wait for it are rescheduled."
+    text = f"The worker {worker_id} no longer responds. Runs that do not have to wait for it are rescheduled."
     return f"worker {worker_id} is lost", text, "tunefleet workers ls"
 
 

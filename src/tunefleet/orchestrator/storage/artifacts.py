@@ -52,7 +52,7 @@ from tunefleet.schemas.api import (
 )
 
 PIN_S: Final = 24 * 3600.0
-_LIST_HINT: Final = "List pushed data with `tunefleet data ls`, results of tasks with `tunefleet artifacts ls`."
+_LIST_HINT: Final = "List pushed data with `tunefleet data ls`, results of runs with `tunefleet artifacts ls`."
 
 
 def scope_of(project: str) -> str:
@@ -244,7 +244,7 @@ def _owner_and_task(connection: Connection, caller: Caller, task_id: str | None)
         return caller.owner, None
     task = tasks.by_ids(connection, [task_id]).get(task_id)
     if task is None or task.project != caller.project:
-        raise NotFoundError(f"There is no task {task_id}.")
+        raise NotFoundError(f"There is no run {task_id}.")
     if isinstance(caller, Actor):
         may_change(caller, task.owner, task.id)
     return task.owner, task.id

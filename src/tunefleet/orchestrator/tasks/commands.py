@@ -84,7 +84,7 @@ def take_back_pause(connection: Connection, task: TaskRow, now: float) -> None:
     tasks.desire(connection, task.id, "run")
     events.append(connection, [events.of_task(task, "task.resuming", now, {})])
     if asked is not None and asked.state == "pending":
-        after = asked._replace(state="failed", message="Cancelled: the task was resumed.", updated_at=now)
+        after = asked._replace(state="failed", message="Cancelled: the run was resumed.", updated_at=now)
         commands.store(connection, [after])
         _append_event(connection, after, task, now)
     wake(connection, f"worker:{task.worker_id}", f"task:{task.id}")

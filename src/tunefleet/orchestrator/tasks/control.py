@@ -145,7 +145,7 @@ def _one(connection: Connection, *, actor: Actor, task_id: str, command_id: str)
     task = find(connection, actor, task_id)
     row = commands.get(connection, command_id)
     if row is None or row.task_id != task.id:
-        raise NotFoundError(f"The task {task.id} has no command {command_id}.")
+        raise NotFoundError(f"The run {task.id} has no command {command_id}.")
     return row
 
 
@@ -160,19 +160,19 @@ def _refuse_idle(row: TaskRow, what: str) -> None:
         if row.status == TaskStatus.QUEUED and row.attempts:
             hints["queued"] = "It is queued to continue: try again when it runs."
         raise ConflictError(
-            f"The task {row.id} is {row.status}; only a running one can be {what}.", hint=hints.get(row.status)
+            f"The run {row.id} is {row.status}; only an active run can be {what}.", hint=hints.get(row.status)
         )
     if row.worker_id is None:
         raise ConflictError(
-            f"The task {row.id} is sharded across several workers and cannot be {what}.",
+            f"The run {row.id} is sharded across several workers and cannot be {what}.",
             hint=f"Use `tunefleet cancel {row.id}`.",
         )
     if row.slot_class != "job":
         raise ConflictError(
-            f"A task of kind {row.kind} cannot be {what}: it does not train.", hint=f"Use `tunefleet cancel {row.id}`."
+            f"A run of kind {row.kind} cannot be {what}: it does not train.", hint=f"Use `tunefleet cancel {row.id}`."
         )
     if row.desired == "cancel":
-        raise ConflictError(f"The task {row.id} is being cancelled.")
+        raise ConflictError(f"The run {row.id} is being cancelled.")
 
 
 def _refuse_unsupported(connection: Connection, row: TaskRow, name: ControlCommand, what: str) -> None:
@@ -181,7 +181,7 @@ def _refuse_unsupported(connection: Connection, row: TaskRow, name: ControlComma
     parents = attempts.merged_into(connection, [row.attempt_id] if row.attempt_id else [])
     for task_id in parents.values():
         raise ConflictError(
-            f"The task {row.id} is coalesced into the run of {task_id} and cannot be {what} separately.",
+            f"The run {row.id} is coalesced into {task_id} and cannot be {what} separately.",
             hint=f"Use `tunefleet cancel {row.id}`: the others continue.",
         )
     supported = _supported_commands(connection, row)
@@ -189,7 +189,7 @@ def _refuse_unsupported(connection: Connection, row: TaskRow, name: ControlComma
         return
     takes = f"it supports only {', '.join(sorted(supported))}" if supported else "it supports no commands"
     raise ConflictError(
-        f"A task of kind {row.kind} cannot be {what}: {takes}.",
+        f"A run of kind {row.kind} cannot be {what}: {takes}.",
         hint=f"Cancel it with `tunefleet cancel {row.id}`, then restart it with `tunefleet retry {row.id}`.",
     )
 

@@ -142,20 +142,20 @@ def _append_events(connection: Connection, task_id: str, names: Sequence[str], k
 def _message(name: str, keep: int) -> str:
     if name == "journal.full":
         return (
-            f"No more events, predictions and checkpoint records are stored: the limit for a task is {RECORDS:,} "
+            f"No more events, predictions and checkpoint records are stored: the limit for a run is {RECORDS:,} "
             f"records or {RECORD_CHARACTERS >> 20} million characters. The worker's journal has all of them; points "
             "are still stored."
         )
     if name == "journal.launches":
-        return f"Further launches are not stored: the limit for a task is {LAUNCHES:,}. The worker has all of them."
+        return f"Further launches are not stored: the limit for a run is {LAUNCHES:,}. The worker has all of them."
     if name == "metrics.full":
         return (
-            f"Points are dropped: the limit for a task's points is {point_characters(keep) // 1_000_000:,} million "
+            f"Points are dropped: the limit for a run's points is {point_characters(keep) // 1_000_000:,} million "
             "characters (TUNEFLEET_SERIES_POINTS). The worker's journal has all of them."
         )
     if name == "metrics.series":
         return (
-            f"Points of further series are dropped: the limit for a task is {SERIES:,} series, with names of up to "
+            f"Points of further series are dropped: the limit for a run is {SERIES:,} series, with names of up to "
             f"{NAME_CHARACTERS} characters. The worker's journal has all of them."
         )
     return (

@@ -83,7 +83,7 @@ async def followed(
     """
     may_read(actor)
     if len(task_ids) > MAX_FOLLOWED:
-        raise InputError(f"Cannot follow {len(task_ids)} tasks at the same time.", hint=f"The limit is {MAX_FOLLOWED}.")
+        raise InputError(f"Cannot follow {len(task_ids)} runs at the same time.", hint=f"The limit is {MAX_FOLLOWED}.")
 
     def operation(connection: Connection) -> tuple[dict[str, Cursors], tuple[str, ...]]:
         places: dict[str, Cursors] = {}

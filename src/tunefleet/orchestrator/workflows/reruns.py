@@ -35,7 +35,7 @@ async def retry(core: ServerContext, actor: Actor, task_id: str) -> WorkflowDeta
     row = await core.read(lambda connection: find(connection, actor, task_id))
     if not TaskStatus(row.status).final:
         raise ConflictError(
-            f"The task {row.id} is {row.status}.",
+            f"The run {row.id} is {row.status}.",
             hint=f"Cancel it first with `tunefleet cancel {row.id}`, or run a copy with `tunefleet clone {row.id}`.",
         )
     return await workflows.store(core, await resubmission_of(core, actor, row.id))
@@ -136,7 +136,7 @@ async def _resume_final(
             task_resume.refuse_done(connection, row, chosen)
 
     if row.slot_class != "job":
-        raise ConflictError(f"A task of kind {row.kind} has no checkpoints.", hint=f"Use `tunefleet retry {row.id}`.")
+        raise ConflictError(f"A run of kind {row.kind} has no checkpoints.", hint=f"Use `tunefleet retry {row.id}`.")
     await core.read(check_checkpoint)
     wanted = await resubmission_of(core, actor, row.id, overrides)
     made = await workflows.store(core, wanted, then=copy_checkpoint)

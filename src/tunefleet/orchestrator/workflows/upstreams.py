@@ -129,7 +129,7 @@ def _edge_text(edge: Edge) -> str:
 
 def _hint(id_: str, others: Mapping[str, TaskRow]) -> str:
     if id_ in others:
-        return f"run it again as a new task with `tunefleet retry {id_}`"
+        return f"run it again with `tunefleet retry {id_}`"
     return "use a full id from `tunefleet ls --all`"
 
 

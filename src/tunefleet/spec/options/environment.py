@@ -68,7 +68,7 @@ def _as_text(value: Any) -> Any:
 
 def _only_a_secret(value: str) -> str:
     if not _SECRET.fullmatch(value):
-        raise wrong("would be visible to everyone who can see the task", "write ${secret:NAME}")
+        raise wrong("would be visible to everyone who can see the run", "write ${secret:NAME}")
     return value
 
 

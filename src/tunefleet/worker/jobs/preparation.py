@@ -91,7 +91,7 @@ class Preparation:
     def _check_code(self, offer: Offer) -> None:
         if not self._context.allow_code and _brings_code(offer):
             raise InputError(
-                f"The task {offer.name} runs code of its workflow file or model (trust_remote_code), which this worker "
+                f"{offer.name} runs code of its workflow file or model (trust_remote_code), which this worker "
                 "does not allow.",
                 hint="Start a worker with --allow-code if you trust that code.",
             )

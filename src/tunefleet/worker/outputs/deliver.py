@@ -158,7 +158,7 @@ class Deliverer:
             return Finish(token=token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
         if timed_out:
             limit = self._offer.spec["limits"]["max_runtime_s"]
-            error = f"The task ran longer than limits.max_runtime_s ({limit} s) allows."
+            error = f"The run took longer than limits.max_runtime_s ({limit} s) allows."
             return Finish(token=token, outcome="failed", reason=TaskReason.TIMEOUT, error=error)
         return Finish(token=token, outcome=end.outcome, reason=end.reason, error=end.error, detail=end.detail)
 

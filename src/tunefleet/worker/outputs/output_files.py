@@ -144,7 +144,7 @@ class Outputs:
                 continue
             path = root / name
             if not _is_there(path, root):
-                warnings.append(f"output.artifacts lists {name!r}, which the task did not create.")
+                warnings.append(f"output.artifacts lists {name!r}, which the run did not create.")
             elif path.name in names or path.name in _ALWAYS:
                 warnings.append(
                     f"output.artifacts lists {name!r}, which is not delivered: {path.name} is the name of another file."
@@ -171,7 +171,7 @@ class Outputs:
         # On a retry `path` may be a URL already; then `worker_path` has the local path.
         path = (root / str(export.get("worker_path") or export["path"])).resolve()
         if not path.is_relative_to(root) or not path.is_file():
-            raise ResultError(f"The result's {EXPORT} names {export['path']!r}, which is not a file of the task.")
+            raise ResultError(f"The result's {EXPORT} names {export['path']!r}, which is not a file of the run.")
         push(path.name, FILE_KIND, path)
         return path
 

@@ -19,7 +19,7 @@ from tunefleet.trainer_control.control.control_server import ControlServer
 from tunefleet.trainer_control.session import JobSession
 
 logger = logging.getLogger(__name__)
-_PAUSED: Final = "the task was paused"
+_PAUSED: Final = "the run was paused"
 
 
 class ItemControl:
@@ -55,7 +55,7 @@ class ItemControl:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop accepting commands."""
-        self._board.close("the task has no more items")
+        self._board.close("the run has no more items")
         if self._server is not None:
             self._server.stop()
 
@@ -75,14 +75,14 @@ class ItemControl:
         name, journal = command.command, self._session.journal
         if name not in BETWEEN_ITEMS:
             known = ", ".join(sorted(BETWEEN_ITEMS))
-            self._board.failed(command.command_id, f"a task of this kind takes {known}, not {name}")
+            self._board.failed(command.command_id, f"a run of this kind takes {known}, not {name}")
             return
         self._board.applied(command.command_id, done)
         about = {"command_id": command.command_id, "step": done}
         journal.event("control.applied", f"{name} acts after item {done}.", data=about)
         if name == "abort":
             self._session.status.write(state="aborted", intent="abort", step=done)
-            self._board.close("the task was aborted")
+            self._board.close("the run was aborted")
             raise SystemExit(0)
         if self._sync is not None:
             self._sync()

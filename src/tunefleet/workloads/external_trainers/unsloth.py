@@ -24,7 +24,7 @@ def plan(request: Request) -> Plan:
         raise InputError("Unsloth cannot continue an adapter.", hint="Leave checkpoint.load out, or use trainer: trl.")
     if request.gpus > 1:
         raise MachineError(
-            f"Unsloth supports one GPU, but the task has {request.gpus}.",
+            f"Unsloth supports one GPU, but the run has {request.gpus}.",
             hint="Set resources.hardware.gpu.count: 1, or use trainer: axolotl.",
         )
     script = Path(__file__).with_name("unsloth_script.txt").read_text(encoding="utf-8")

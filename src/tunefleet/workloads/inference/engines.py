@@ -46,7 +46,7 @@ def choose(spec: AnsweringTaskSpec, gpus: Sequence[str]) -> EngineName:
     if spec.model.vllm is not None and unavailable is not None:
         raise MachineError(
             f"The spec has a model.vllm block, but vLLM cannot run here. {unavailable}",
-            hint="Without that block the task runs with Transformers.",
+            hint="Without that block the run uses Transformers.",
         )
     asked = spec.model.vllm is not None
     return "vllm" if asked or (gpus and unavailable is None and spec.model.transformers is None) else "transformers"
@@ -198,7 +198,7 @@ def _check_base(folder: Path, hub_id: str | None, pointer: str) -> None:
     # A local path says nothing about the model, so only Hub names are compared.
     if None not in (task_model, adapter_base) and task_model != adapter_base:
         raise ModelError(
-            f"spec.{pointer}: the adapter was trained on {trained_on}, but the task's model is {hub_id}.",
+            f"spec.{pointer}: the adapter was trained on {trained_on}, but the run's model is {hub_id}.",
             hint=f"Write model.source.identifier: {trained_on}.",
         )
 

@@ -66,7 +66,7 @@ def ask(
         adapter = _adapter(number, item.metadata, adapters, default)
         if system and item.chat and item.chat[0]["role"] == "system":
             raise InputError(
-                f"Item {number} begins with a system message, but the task also has a system_prompt.",
+                f"Item {number} begins with a system message, but the run also has a system_prompt.",
                 hint="Remove one of them.",
             )
         chat = json.dumps(item.chat) if item.chat else None

@@ -159,6 +159,6 @@ def _run(command: Sequence[str], what: str) -> None:
             reason = "it does not support this model's pre-tokenizer"
         raise ModelError(
             f"{what} failed on this model: {reason}",
-            hint="A newer llama.cpp may support it; see the converter's output in the task's log.",
+            hint="A newer llama.cpp may support it; see the converter's output in the log of the run.",
             detail="\n".join(last),
         )

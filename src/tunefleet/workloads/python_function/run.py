@@ -135,7 +135,7 @@ def _run(spec: PythonTaskSpec, job: Job, work: Path, python: str, environment: M
 
 def _ended_by(returncode: int) -> CommandFailedError:
     if returncode < 0:
-        how = f"was ended by signal {-returncode}; the machine or the task may have run out of memory"
+        how = f"was ended by signal {-returncode}; the machine or the run may have run out of memory"
         return CommandFailedError(f"The code {how}.", "oom" if returncode == -9 else "bug")
     return CommandFailedError(f"The code ended with exit code {returncode} and returned nothing.", "input")
 
@@ -205,7 +205,7 @@ def returned(path: Path, emits: Sequence[str]) -> dict[str, Any]:
     result: dict[str, Any] = dict(value) if isinstance(value, dict) else {"value": value}
     taken = [name for name in RESERVED if name in result]
     if taken:
-        raise InputError(f"The function returned {taken[0]!r}, a reserved name in the task's result.")
+        raise InputError(f"The function returned {taken[0]!r}, a reserved name in the result.")
     metrics = result.get("metrics", {})
     if not isinstance(metrics, Mapping):
         raise InputError("The function returned metrics that are not a mapping of names to numbers.")

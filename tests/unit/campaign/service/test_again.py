@@ -324,7 +324,7 @@ async def test_a_task_whose_model_may_be_in_use_is_neither_removed_nor_pruned(
         await tasks.cancel(lab.core, lab.admin, task_id)
     await registered(repository, await taken(repository, id_), task_id=kept)
     await registered(repository, await taken(repository, id_), ARCHIVED, task_id=gone)
-    with pytest.raises(ConflictError, match=f"The task {kept} produced version 1 of the model daily"):
+    with pytest.raises(ConflictError, match=f"The run {kept} produced version 1 of the model daily"):
         await tasks.remove(lab.core, lab.admin, kept)
     lab.clock.advance(HOUR)
     await prune.run(lab.core, HOUR / 2)

@@ -103,7 +103,7 @@ def test_what_one_alone_heeds_reaches_it() -> None:
 
 
 def test_what_one_cannot_do_is_said() -> None:
-    with pytest.raises(MachineError, match="Unsloth supports one GPU, but the task has 2"):
+    with pytest.raises(MachineError, match="Unsloth supports one GPU, but the run has 2"):
         unsloth.plan(replace(request("unsloth"), gpus=2))
     with pytest.raises(InputError, match="no attention kernel flex_attention"):
         llamafactory.plan(replace(request("llamafactory"), attention="flex_attention"))

@@ -56,7 +56,7 @@ def test_a_chat_is_asked_as_it_is_and_told_from_another_that_ends_alike() -> Non
     (prompted,) = ask([Item("2 of user", {}, chats[0])], InferenceSpec(system_prompt="Be brief."), (), default=None)
     assert prompted.messages == [{"role": "system", "content": "Be brief."}, *chats[0]]
     with pytest.raises(
-        InputError, match=r"Item 0 begins with a system message, but the task also has a system_prompt\."
+        InputError, match=r"Item 0 begins with a system message, but the run also has a system_prompt\."
     ):
         ask([Item("x", {}, chat("system", "user"))], InferenceSpec(system_prompt="s"), (), default=None)
 

@@ -106,9 +106,9 @@ function Outcome({ task: id }: { task: string }) {
   if (status && isFinal(status) && status !== "completed")
     return (
       <p className="fault" role="alert">
-        {error ?? `The task is ${plain(status)}.`}{" "}
+        {error ?? `The run is ${plain(status)}.`}{" "}
         <Link to="/tasks/$taskId" params={{ taskId: id }}>
-          View task
+          View run
         </Link>
       </p>
     );
@@ -118,7 +118,7 @@ function Outcome({ task: id }: { task: string }) {
       <p className="muted">
         {waits ? (why ?? "Waiting for a worker …") : "Tokenizing …"}{" "}
         <Link to="/tasks/$taskId" params={{ taskId: id }}>
-          View task
+          View run
         </Link>
       </p>
       <Loading rows={3} />

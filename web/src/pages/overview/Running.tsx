@@ -21,7 +21,7 @@ export function Running({ tasks }: { tasks: readonly TaskView[] }) {
             Start a fine-tune
           </Link>
         ) : (
-          "Running tasks appear here."
+          "Active runs appear here."
         )}
       </Empty>
     );

@@ -142,7 +142,7 @@ function Prune() {
           onClose={() => setFound(undefined)}
         >
           This removes {amount(found)}, with metrics and logs, and files that are no longer referenced. Files that other
-          tasks need are kept.
+          runs need are kept.
         </Confirm>
       )}
     </div>
