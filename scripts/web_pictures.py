@@ -45,7 +45,7 @@ def prepare(client: Client, folder: Path) -> dict[str, str]:
     first = client.submit(example, overrides={**small, "training.max_steps": 40})
     second = client.submit(example, overrides={**small, "training.max_steps": 40, "lora.r": 4, "training.seed": 1})
     diamond = client.submit(ROOT / "examples/workflows/diamond.yaml")
-    wrong = client.submit(example, overrides={"data.messages_field": "reply"})
+    wrong = client.submit(example, overrides={"model.source.identifier": "example/no-such-model"})
     for run in (first, second, wrong):
         client.tasks.wait(run.task_id, timeout_s=PATIENCE_S)
     client.workflows.wait(diamond.workflow.id, timeout_s=PATIENCE_S)

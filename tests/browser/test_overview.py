@@ -62,7 +62,7 @@ def test_the_overview_shows_what_runs_waits_and_ended_with_the_next_action(
 ) -> None:
     example = repository / "examples/lora_sft.yaml"
     name = client.tasks.get(trained).name
-    wrong = client.submit(example, overrides={"data.messages_field": "reply"})
+    wrong = client.submit(example, overrides={"model.source.identifier": "example/no-such-model"})
     client.tasks.wait(wrong.task_id, timeout_s=PATIENCE_S)
     paused = client.submit(example, overrides=LONG).task_id
     status_of(client, paused, "running")
@@ -88,7 +88,7 @@ def test_the_overview_shows_what_runs_waits_and_ended_with_the_next_action(
     expect(result).to_contain_text(re.compile(r"Eval loss [\d.]+ → [\d.]+ [−+]\d+\.\d %"))
     expect(result.get_by_role("link", name="Chat")).to_have_attribute("href", re.compile("playground.*task-"))
     failure = panel(entered, "Recent failures").locator("li").first
-    expect(failure).to_contain_text("reply")
+    expect(failure).to_contain_text("no-such-model")
     expect(failure).to_contain_text("Fix the input and run it again.")
     looks.check(entered, axe)
     failure.get_by_role("link", name="Edit and rerun").click()

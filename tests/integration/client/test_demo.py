@@ -63,11 +63,11 @@ def test_a_demo_that_fails_says_why(
     quick_example: Path, home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = yaml.safe_load(quick_example.read_text())
-    document["spec"]["data"]["messages_field"] = "reply"
+    document["spec"]["model"]["source"]["identifier"] = "example/no-such-model"
     quick_example.write_text(yaml.safe_dump(document))
     data = tmp_path / "data"
     assert run(["demo", "--data", str(data), "--out", str(tmp_path / "out")]) == 1
     said = capsys.readouterr().out
-    assert "reply" in said
+    assert "no-such-model" in said
     assert "failed" in said
     assert left_running(data) == []
