@@ -72,7 +72,7 @@ def test_the_overview_shows_what_runs_waits_and_ended_with_the_next_action(
 
     strip = panel(entered, "Running").locator(".strips > li", has_text=client.tasks.get(paused).name)
     expect(strip).to_contain_text("Loss", timeout=SOON_MS)
-    expect(strip).to_contain_text(re.compile(r"\d+ % · \d+ / 100,000"))
+    expect(strip).to_contain_text(re.compile(r"\d+% · \d+ / 100,000"))
     client.tasks.pause(paused)
     status_of(client, paused, "paused")
     expect(panel(entered, "Paused")).to_contain_text(re.compile("step [0-9,]+ of 100,000"), timeout=SOON_MS)
@@ -85,7 +85,7 @@ def test_the_overview_shows_what_runs_waits_and_ended_with_the_next_action(
     expect(queue).to_contain_text("1 pending on earlier tasks")
 
     result = panel(entered, "Recent results").locator("li", has_text=name).first
-    expect(result).to_contain_text(re.compile(r"Eval loss [\d.]+ → [\d.]+ [−+]\d+\.\d %"))
+    expect(result).to_contain_text(re.compile(r"Eval loss [\d.]+ → [\d.]+ [−+]\d+\.\d%"))
     expect(result.get_by_role("link", name="Chat")).to_have_attribute("href", re.compile("playground.*task-"))
     failure = panel(entered, "Recent failures").locator("li").first
     expect(failure).to_contain_text("no-such-model")

@@ -179,7 +179,7 @@ function Row({ model, chosen }: { model: Model; chosen: boolean }) {
           <span className={loss.percent <= 0 ? "gain small" : "worse small"}>
             {" "}
             {loss.percent > 0 ? "+" : "−"}
-            {Math.abs(loss.percent).toFixed(0)} %
+            {Math.abs(loss.percent).toFixed(0)}%
           </span>
         )}
       </td>

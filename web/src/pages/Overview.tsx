@@ -135,7 +135,7 @@ function Tiles({ counts, workers }: { counts: Record<string, number>; workers: r
         <Link to="/workers" className="tile">
           <Tile
             title={`Use of ${gpus.length} ${gpus.length === 1 ? "GPU" : "GPUs"}`}
-            value={busy.length ? `${Math.round(busy.reduce((sum, each) => sum + each, 0) / busy.length)} %` : "–"}
+            value={busy.length ? `${Math.round(busy.reduce((sum, each) => sum + each, 0) / busy.length)}%` : "–"}
           />
         </Link>
       )}

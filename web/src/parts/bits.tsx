@@ -57,7 +57,7 @@ export function Progress({ progress, compact }: { progress: ProgressView | null 
           {!!progress.max_steps && (
             <span className="num">
               {" "}
-              {Math.floor(share)} %
+              {Math.floor(share)}%
               <span className="muted">
                 {" "}
                 · {number(progress.step)} / {number(progress.max_steps)}
@@ -107,13 +107,13 @@ export function TaskLink({ id, name }: { id: string; name?: string }) {
   );
 }
 
-/** A relative change, such as `−37.2 %`. */
+/** A relative change, such as `−37.2%`. */
 export function Gain({ change: { percent }, good }: { change: Change; good: boolean }) {
   if (percent === null) return null;
   return (
     <span className={good ? "small gain" : "small loss-of"}>
       {percent > 0 ? "+" : "−"}
-      {Math.abs(percent).toFixed(1)} %
+      {Math.abs(percent).toFixed(1)}%
     </span>
   );
 }

@@ -130,7 +130,7 @@ function Scores({ model }: { model: Model }) {
         <>
           <dt>Exact match</dt>
           <dd className="num">
-            {(100 * match.before).toFixed(1)} % → {(100 * match.after).toFixed(1)} %
+            {(100 * match.before).toFixed(1)}% → {(100 * match.after).toFixed(1)}%
           </dd>
         </>
       )}

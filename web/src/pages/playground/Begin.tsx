@@ -178,7 +178,7 @@ function Choice({
           {loss?.percent != null && (
             <span className="num">
               eval loss {loss.percent > 0 ? "+" : "−"}
-              {Math.abs(loss.percent).toFixed(0)} %
+              {Math.abs(loss.percent).toFixed(0)}%
             </span>
           )}
           <span>{ago(created_at, now)}</span>

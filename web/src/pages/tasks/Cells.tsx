@@ -95,7 +95,7 @@ function State({ task }: { task: TaskView }) {
         <Status status="running" note={task.desired === "pause" ? "pausing" : progress.phase} />
         <Bar value={share} label={`Progress of ${task.name}`} />
         <span className="muted small num">
-          {progress.eta_s == null ? `${Math.floor(share)} %` : `${rough(progress.eta_s)} left`}
+          {progress.eta_s == null ? `${Math.floor(share)}%` : `${rough(progress.eta_s)} left`}
         </span>
       </span>
     );
