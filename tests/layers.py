@@ -51,7 +51,7 @@ class Layers:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out tests, and refuse a proof that no area has."""
-        proofs = {self._name(item.path) for item in items if "proof" in item.keywords}
+        proofs = {self._name(item.path) for item in items if item.get_closest_marker("proof") is not None}
         if homeless := sorted(path for path in proofs if area_of(path) is None):
             raise pytest.UsageError(f"No area in tests/areas.py has {', '.join(homeless)}.")
         if self._layer is not None:
@@ -67,7 +67,7 @@ def layer_of(item: pytest.Item) -> str | None:
     """Return the layer of a test; `None` for one that needs a large environment."""
     if "heavy" in item.keywords:
         return None
-    return "proofs" if "proof" in item.keywords and "story" not in item.keywords else "default"
+    return "proofs" if item.get_closest_marker("proof") is not None and item.get_closest_marker("story") is None else "default"
 
 
 def is_all_proofs(text: str) -> bool:
