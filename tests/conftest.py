@@ -125,7 +125,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Before a fleet ends: what its jobs were forked from is good for the next one's."""
     # Its worker or agent makes one ready, also where it trains nothing.
-    has_fleet = any(mark in item.keywords for mark in ("torch", "proof", "story"))
+    has_fleet = any(item.get_closest_marker(mark) for mark in ("torch", "proof", "story"))
     with kept_warm.while_it_runs() if has_fleet else contextlib.nullcontext():
         return (yield)
 

@@ -51,7 +51,7 @@ class Layers:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave out tests, and refuse a proof that no area has."""
-        proofs = {self._name(item.path) for item in items if item.get_closest_marker("proof") is not None}
+        proofs = {self._name(item.path) for item in items if _has(item, "proof")}
         if homeless := sorted(path for path in proofs if area_of(path) is None):
             raise pytest.UsageError(f"No area in tests/areas.py has {', '.join(homeless)}.")
         if self._layer is not None:
@@ -65,12 +65,17 @@ class Layers:
 
 def layer_of(item: pytest.Item) -> str | None:
     """Return the layer of a test; `None` for one that needs a large environment."""
-    if "heavy" in item.keywords:
+    if _has(item, "heavy"):
         return None
-    return "proofs" if item.get_closest_marker("proof") is not None and item.get_closest_marker("story") is None else "default"
+    return "proofs" if _has(item, "proof") and not _has(item, "story") else "default"
 
 
 def is_all_proofs(text: str) -> bool:
     """Return whether a test file marks all of its tests as proofs."""
     found = _FILE_MARKS.search(text)
     return found is not None and "mark.proof" in found[1]
+
+
+def _has(item: pytest.Item, mark: str) -> bool:
+    # `keywords` also has the names of the folders above the tests.
+    return item.get_closest_marker(mark) is not None
