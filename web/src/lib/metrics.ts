@@ -29,6 +29,7 @@ type Known = readonly [title: string, group: Group, unit?: string];
 
 const KNOWN: Readonly<Record<string, Known>> = {
   loss: ["Loss", "loss"],
+  train_loss: ["Average training loss", "loss"],
   exact_match: ["Exact match", "loss"],
   mean_token_accuracy: ["Token accuracy", "loss"],
   policy_loss: ["Policy loss", "loss"],

@@ -176,7 +176,7 @@ function Row({ model, chosen }: { model: Model; chosen: boolean }) {
       <td className="num">
         {loss ? number(loss.after) : "–"}
         {loss?.percent != null && (
-          <span className={loss.percent <= 0 ? "gain small" : "worse small"}>
+          <span className={loss.percent <= 0 ? "gain small" : "loss-of small"}>
             {" "}
             {loss.percent > 0 ? "+" : "−"}
             {Math.abs(loss.percent).toFixed(0)}%

@@ -100,7 +100,7 @@ export function Session({ task }: { task: TaskAnswer }) {
             <p className="muted">Only the owner of this chat and administrators can send messages.</p>
           )}
         </div>
-        <details className="panel settings" open={wide}>
+        <details className="panel sampling" open={wide}>
           <summary>Settings</summary>
           <div className="stack">
             {models.length > 1 && (

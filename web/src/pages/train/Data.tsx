@@ -59,7 +59,7 @@ export function DataStep({ chosen, onChoose }: { chosen: string; onChoose: (choi
   return (
     <div className="stack">
       <Upload onDone={(made) => setOpen(made.id)} />
-      <ul className="options" aria-label="Datasets">
+      <ul className="option-grid" aria-label="Datasets">
         {listed.map((each) => (
           <li key={each.id}>
             <button

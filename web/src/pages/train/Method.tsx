@@ -97,7 +97,7 @@ function Choices<T extends string>({
   return (
     <fieldset className="choices">
       <legend>{label}</legend>
-      <div className="options three">
+      <div className="option-grid three">
         {items.map(([value, name, hint]) => (
           <label key={value} className="option">
             <span className="row tight">

@@ -24,7 +24,7 @@ export function ModelStep({
   const models = useQuery(modelsQuery);
   return (
     <div className="stack">
-      <ul className="options" aria-label="Models on this server">
+      <ul className="option-grid" aria-label="Models on this server">
         <Option
           title="gsm8k-llama-2m"
           about="Built in, 2 M weights: trains in a minute on a CPU. For a first try."
@@ -104,7 +104,7 @@ function Hub({ chosen, onChoose }: { chosen: string; onChoose: (model: ModelChoi
       {asked && found.isFetching && <Loading rows={2} />}
       {asked && found.error && <Failed error={found.error} />}
       {found.data && asked && (
-        <ul className="options" aria-label="Models on the Hub">
+        <ul className="option-grid" aria-label="Models on the Hub">
           {found.data.models.length === 0 && <li className="muted">No model found for “{asked}”.</li>}
           {found.data.models.map((each) => (
             <Option
