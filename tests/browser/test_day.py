@@ -193,7 +193,7 @@ def seen_at_a_glance(page: Page, client: Client, task_id: str) -> None:
     assert progress is not None
     assert progress.eta_s is not None
     expect(row).to_contain_text(f"/ {progress.max_steps:,}")
-    expect(row).to_contain_text(re.compile(r"\d+ (s|min|h|d) left"))
+    expect(row).to_contain_text(re.compile(r"\d+[smhd] left"))
     page.go_back()
 
 

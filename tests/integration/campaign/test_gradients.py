@@ -276,7 +276,7 @@ async def test_a_task_that_vanished_is_not_ordered_anew(api: Gradients, provider
     assert (await provider.look(ticket)).state == "running"
     api.tasks.clear()
     for _ in range(2):
-        with pytest.raises(StepFailed, match=r"does not know the task .*paid for again"):
+        with pytest.raises(StepFailed, match=r"does not know the task .*pay for it again"):
             await provider.look(ticket)
 
 

@@ -147,7 +147,7 @@ def test_a_second_index_doubles_nothing_and_forgets_what_a_document_no_longer_sa
             database.search(there, encoder.encode(["rolls"]), top_k=9, threshold=None, only={"must": [{"kex": 1}]})
         assert index.put({"c": "c"}, mode="recreate") == 1
         other = database.create("wide", DIMENSION + 1, "cosine", "other")
-        with pytest.raises(InputError, match=rf"vectors of dimension {DIMENSION + 1}, and words has {DIMENSION}"):
+        with pytest.raises(InputError, match=rf"vectors of dimension {DIMENSION + 1}, but words has {DIMENSION}"):
             indexing.fit(other, encoder, "words")
         database.close()
 

@@ -220,7 +220,7 @@ async def test_one_that_goes_along_is_not_paused_by_itself(lab: Lab) -> None:
     head, child = [await submit(lab, text) for text in ("a", "b")]
     offer = await started(worker)
     assert offer.task_id == head
-    with pytest.raises(ConflictError, match=f"into the run of {head}") as caught:
+    with pytest.raises(ConflictError, match=f"is coalesced into {head}") as caught:
         await control.pause(lab.core, lab.admin, child)
     assert f"tunefleet cancel {child}" in (caught.value.hint or "")
     assert (await lab.task(child)).desired == "run"
