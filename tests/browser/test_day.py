@@ -265,7 +265,7 @@ def compare_two(page: Page, client: Client, task_id: str) -> None:
         page.get_by_role("row").filter(has=page.locator(f"a[href$='{each}']")).get_by_role("checkbox").check()
     page.get_by_role("button", name="Compare").click()
     page.wait_for_url("**/ui/compare*")
-    expect(page.get_by_role("heading", name="Loss", exact=True)).to_be_visible()
+    expect(page.get_by_role("heading", name="Training loss", exact=True)).to_be_visible()
     specs = [leaves(client.tasks.get(id_).spec) for id_ in re.split("%2C|,", page.url.partition("tasks=")[2])]
     differs = {name for name in specs[0] | specs[1] if specs[0].get(name) != specs[1].get(name)}
     assert set(CHANGED) <= differs

@@ -110,7 +110,7 @@ def test_a_row_tells_how_a_run_goes_and_any_metric_is_a_column_and_an_order(
     assert {"rows", "1.067", "1"} <= {cell.strip() for cell in cells}
     running = row_of(entered, sweep.running.task_id)
     expect(running.get_by_role("progressbar")).to_have_attribute("aria-valuenow", "75")
-    expect(running).to_contain_text("3 min left")
+    expect(running).to_contain_text("3m 5s left")
     expect(row_of(entered, sweep.ids[-1])).to_contain_text("moon")
     # One request for the rows with all their curves, one for the counts.
     assert not [url for url in asked if re.search(r"/tasks/task-", url)]
@@ -241,7 +241,7 @@ def test_a_selection_is_compared_by_results_curves_and_hyperparameters(
         "Resources tags": ["moon", *[WORKER] * 4],
         "Learning rate": ["0.01", "0.003", "0.001", "3e-4", "1e-4"],
     }
-    loss = entered.locator("figure.chart", has=entered.get_by_role("heading", name="Loss", exact=True))
+    loss = entered.locator("figure.chart", has=entered.get_by_role("heading", name="Training loss", exact=True))
     expect(loss.locator(".legend")).to_contain_text("rate-0.001")
     results.get_by_label("Show the curves of rate-0.001", exact=True).uncheck()
     expect(loss.locator(".legend")).not_to_contain_text("rate-0.001")

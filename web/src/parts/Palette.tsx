@@ -42,12 +42,9 @@ function useKeys(pages: readonly PageEntry[], onOpen: (what: Opened) => void): v
         onOpen("palette");
         return;
       }
-      if (event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
-      if (Date.now() - chord.current < CHORD_MS) {
-        chord.current = 0;
-        const page = pages.find(({ key }) => key === event.key);
-        if (page) void navigate({ to: page.to });
-      } else if (event.key === "g") chord.current = Date.now();
+      // A list with keys of its own has handled it.
+      if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isTyping(event.target)) return;
+      if (event.key === "g") chord.current = Date.now();
       else if (event.key === "j") step(1);
       else if (event.key === "k") step(-1);
       else if (event.key === "?") onOpen("keys");
@@ -58,8 +55,21 @@ function useKeys(pages: readonly PageEntry[], onOpen: (what: Opened) => void): v
         search.focus();
       }
     };
+    // Before lists see it: the second key of a pair is no key of theirs.
+    const pair = (event: KeyboardEvent) => {
+      if (Date.now() - chord.current >= CHORD_MS || isTyping(event.target)) return;
+      chord.current = 0;
+      const page = pages.find(({ key }) => key === event.key);
+      if (page) void navigate({ to: page.to });
+      event.preventDefault();
+      event.stopPropagation();
+    };
+    window.addEventListener("keydown", pair, { capture: true });
     window.addEventListener("keydown", press);
-    return () => window.removeEventListener("keydown", press);
+    return () => {
+      window.removeEventListener("keydown", pair, { capture: true });
+      window.removeEventListener("keydown", press);
+    };
   }, [navigate, onOpen, pages]);
 }
 
