@@ -56,7 +56,7 @@ WAYS_OUT: Final = {
     "forbidden": "Use a key with the role in the message, or ask an admin of the project.",
     "not_found": "Check the id with `tunefleet ls`. Resources that the key may not see are also reported as not found.",
     "method_not_allowed": "Use a method of [the routes](http-api.md#routes).",
-    "not_acceptable": "Request JSON.",
+    "not_acceptable": "Send `Accept: text/plain` or `application/json`.",
     "conflict": "Wait for its state to change, or change it; the message names the conflict.",
     "illegal_transition": "Check its status; [Lifecycle](lifecycle.md) lists the allowed changes.",
     "offset_conflict": "Continue at `cursor`.",

@@ -190,8 +190,8 @@ def command_line_page() -> str:
         "# Command line\n",
         "<!-- Written by `make docs` from src/tunefleet/cli; edit the docstrings there. -->\n",
         "Every command takes `--help`. Wherever an id is expected, a unique prefix is enough. The [exit",
-        "code](exit-codes.md) is the result of a command. Every command takes `--json`, except `worker`, which only",
-        "prints its log, and `completion`, which prints a script.\n",
+        "code](exit-codes.md) is the result of a command. Most commands take `--json`; those that run until they",
+        "are stopped print their log.\n",
     ]
     panel = ""
     for entry in Root.table:

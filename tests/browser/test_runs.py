@@ -258,7 +258,7 @@ def test_a_selection_is_compared_by_results_curves_and_hyperparameters(
     entered.mouse.move(rank["x"] + 12, rank["y"] + rank["height"] * 0.4, steps=4)
     entered.mouse.up()
     expect(entered.get_by_role("button", name="2 of 5 runs · Clear filter")).to_be_visible()
-    entered.get_by_label("Metric").select_option("Loss")
+    entered.get_by_label("Metric").select_option("Training loss")
     expect(entered).to_have_url(re.compile("goal=loss"))
     looks.check(entered, axe)
     # The address is all that another person needs.

@@ -20,7 +20,7 @@ from tunefleet.trainer_control.checkpoints.manifest import finish_checkpoint, in
 from tunefleet.trainer_control.checkpoints.resume import protected_names
 from tunefleet.worker.mailbox import Mailbox
 from tunefleet.worker.outputs import uploads
-from tunefleet.worker.outputs.uploads import CheckpointUploads
+from tunefleet.worker.outputs.checkpoint_uploads import CheckpointUploads
 
 
 @pytest.fixture(scope="module", autouse=True)

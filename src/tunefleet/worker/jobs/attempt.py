@@ -31,8 +31,8 @@ from tunefleet.worker.jobs.job_parts import CoalescedTasks
 from tunefleet.worker.jobs.job_run import JobRun, NotLaunched, PausedBeforeLaunch
 from tunefleet.worker.machine.rendezvous import as_node, is_member, released
 from tunefleet.worker.mailbox import Cancelled, Dropped, Mailbox, Stopped
+from tunefleet.worker.outputs.checkpoint_uploads import CheckpointUploads
 from tunefleet.worker.outputs.deliver import Deliverer, reason_of
-from tunefleet.worker.outputs.uploads import CheckpointUploads
 from tunefleet.worker.state import AttemptRecord
 
 logger = logging.getLogger(__name__)
