@@ -90,7 +90,7 @@ def _print_started(fleet: LocalFleet, workers: int, present: Sequence[str]) -> N
             style="warn",
         )
     if fleet.has_page:
-        say(f"  log in   {fleet.login_link()}   (single use)")
+        say(f"  log in   {fleet.login_link()}   (works once, within 10 minutes)")
     else:
         say("  page     not built; run `make ui` in the clone, then `tunefleet login` for a link", style="warn")
     say(f"  data     {fleet.data}")
