@@ -170,6 +170,7 @@ def _first(kind: str) -> Callable[[Reader], str]:
 
 
 LONG: Final[dict[str, Scene]] = {
+    "README.md": Scene(values={"RUN": _task(), HUB_MODEL: f"./{HUB_MODEL}"}, prepare=lambda reader: _readme(reader)),
     "docs/how-to/chat-with-a-model.md": Scene(
         values={"task-3f9a": _task(), "Qwen/Qwen3-0.6B": f"./{HUB_MODEL}"},
         files={"run.yaml": _TRAINING},
@@ -238,7 +239,6 @@ def _of_stage(name: str) -> Callable[[Reader], str]:
 
 
 LONG_ALONE: Final[dict[str, Scene]] = {
-    "README.md": Scene(values={"RUN": _task(), "Qwen/Qwen2.5-0.5B-Instruct": f"./{HUB_MODEL}"}, prepare=_readme),
     "docs/how-to/share-a-gpu.md": Scene(),
     "docs/how-to/run-a-campaign.md": Scene(prepare=lambda reader: reader.have("examples/campaign")),
     "docs/how-to/run-a-server-and-workers.md": Scene(
