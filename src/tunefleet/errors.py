@@ -138,7 +138,7 @@ class InputError(TunefleetError):
 
 
 class DataError(InputError):
-    """A dataset is missing, empty, or lacks a field."""
+    """A dataset is missing, empty, or lacks a column."""
 
     code = "data_invalid"
 
@@ -236,7 +236,7 @@ class QuotaError(TunefleetError):
 
 
 class TooManyError(TunefleetError):
-    """Too many attempts.
+    """Too many requests or login attempts.
 
     Args:
         retry_after_s: Seconds until the next attempt is allowed.
