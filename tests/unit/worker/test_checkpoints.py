@@ -17,7 +17,7 @@ from tunefleet.schemas.job_folder import JobFolder
 from tunefleet.schemas.worker_link import InputRef, ResumeFrom
 from tunefleet.trainer_control.checkpoints.manifest import finish_checkpoint, invalid_reason, list_complete
 from tunefleet.worker.jobs.checkpoint_restore import CheckpointRestorer
-from tunefleet.worker.outputs import uploads
+from tunefleet.worker.outputs import checkpoint_uploads
 
 
 def make(folder: JobFolder, step: int, *, best: int | None = None, content: bytes = b"weights") -> Path:
@@ -141,7 +141,7 @@ def test_the_folder_of_the_task_before_is_used_without_the_server(folder: JobFol
 def test_the_newest_and_the_best_are_sent_and_protected_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "_LOOK_S", 0.02)
+    monkeypatch.setattr(checkpoint_uploads, "_LOOK_S", 0.02)
     world = World(tmp_path / "results")
     token = world.server.offer()
     seen: list[tuple[str, Any, Any]] = []

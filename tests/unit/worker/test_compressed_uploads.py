@@ -19,7 +19,7 @@ from tunefleet.schemas.worker_link import Offer
 from tunefleet.trainer_control.checkpoints.manifest import finish_checkpoint, invalid_reason
 from tunefleet.trainer_control.checkpoints.resume import protected_names
 from tunefleet.worker.mailbox import Mailbox
-from tunefleet.worker.outputs import uploads
+from tunefleet.worker.outputs import checkpoint_uploads
 from tunefleet.worker.outputs.checkpoint_uploads import CheckpointUploads
 
 
@@ -54,7 +54,7 @@ def server() -> FakeServer:
 
 @pytest.fixture
 def sending(folder: JobFolder, server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> CheckpointUploads:
-    monkeypatch.setattr(uploads, "_LOOK_S", 0.002)
+    monkeypatch.setattr(checkpoint_uploads, "_LOOK_S", 0.002)
 
     def connect(token: str) -> AttemptClient:
         client = AttemptClient(URL, token)
@@ -110,7 +110,7 @@ def test_one_that_changed_under_the_upload_is_sent_as_it_is_now(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     path = folder.checkpoints_dir / "checkpoint-4"
-    usual_files, usual_put = uploads._files_of, server._put
+    usual_files, usual_put = checkpoint_uploads._files_of, server._put
 
     def files_of(checkpoint: Any) -> dict[str, str]:
         found = usual_files(checkpoint)
@@ -123,7 +123,7 @@ def test_one_that_changed_under_the_upload_is_sent_as_it_is_now(
             compress(path)
         return usual_put(*args)
 
-    monkeypatch.setattr(uploads, "_files_of", files_of)
+    monkeypatch.setattr(checkpoint_uploads, "_files_of", files_of)
     monkeypatch.setattr(server, "_put", put)
     sending.upload_newest()
     assert arrived(server, tmp_path / "there") == [None]
