@@ -50,7 +50,7 @@ def prepare(client: Client, trained: str, folder: Path) -> dict[str, str]:
 def say(page: Page) -> None:
     """Say something, and wait for the answers."""
     # Closed on a phone.
-    page.locator("details.settings").evaluate("settings => { settings.open = true; }")
+    page.locator("details.sampling").evaluate("settings => { settings.open = true; }")
     page.get_by_label("Max tokens").fill("48")
     message = page.get_by_label("Message", exact=True)
     for turn, text in enumerate(_SAID, 1):
