@@ -20,6 +20,8 @@ from tunefleet.client import Client
 from tunefleet.schemas.api import FileEntry
 
 GIB = 1 << 30
+WORKER = "by-hand"
+"""Name of the worker that a test plays."""
 GPU = {"index": 0, "name": "A GPU", "uuid": "GPU-0", "memory_total_bytes": 80 * GIB}
 BEAT_S = 1.0
 

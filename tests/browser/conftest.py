@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
+from tests.browser.byhand import WORKER, Hand, hand
 from tests.libraries import required
 from tunefleet.api import static_ui as served
 from tunefleet.cli.local_cluster.supervisor import LocalFleet
@@ -49,6 +50,24 @@ def axe(web_packages: Path) -> str:
 def fleet(built: None, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[LocalFleet]:
     """One for all files, which find there what others have left; those that kill or cordon have `own_fleet`."""
     with ready(tmp_path_factory, free_port()) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def lone_server(
+    built: None, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]
+) -> Iterator[LocalFleet]:
+    """A server without workers, for a file that names it `fleet`."""
+    with started(tmp_path_factory, free_port(), workers=0) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def worker(fleet: LocalFleet) -> Iterator[Hand]:
+    """A worker that the test plays itself."""
+    with Client(fleet.url, fleet.key) as client:
+        key = client.keys.create("writer", "worker").secret
+    with hand(fleet.url, key, WORKER) as made:
         yield made
 
 

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser import looks
-from tests.browser.byhand import Attempt, Hand, hand
-from tests.browser.conftest import started
+from tests.browser.byhand import WORKER, Attempt, Hand
 from tests.integration.api.support import until
 from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
-WORKER = "by-hand"
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)
 RUN = f"""apiVersion: tunefleet/v1
 kind: LoRASFTTask
@@ -47,18 +45,8 @@ class Sweep:
 
 
 @pytest.fixture(scope="module")
-def fleet(built: None, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[LocalFleet]:
-    """A server alone: the only worker is the test itself."""
-    with started(tmp_path_factory, free_port(), workers=0) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def worker(fleet: LocalFleet) -> Iterator[Hand]:
-    with Client(fleet.url, fleet.key) as client:
-        key = client.keys.create("writer", "worker").secret
-    with hand(fleet.url, key, WORKER) as made:
-        yield made
+def fleet(lone_server: LocalFleet) -> LocalFleet:
+    return lone_server
 
 
 @pytest.fixture(scope="module")

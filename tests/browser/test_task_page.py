@@ -6,7 +6,7 @@ import io
 import re
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,13 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from tests.browser import looks
-from tests.browser.byhand import GIB, Attempt, Hand, begin, hand
-from tests.browser.conftest import PATIENCE_MS, started
+from tests.browser.byhand import GIB, WORKER, Attempt, Hand, begin
+from tests.browser.conftest import PATIENCE_MS
 from tests.integration.api.support import until
 from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
-WORKER = "by-hand"
 TRAINING = f"""apiVersion: tunefleet/v1
 kind: LoRASFTTask
 metadata: {{name: written}}
@@ -39,18 +38,8 @@ STEPS_S = 1000.0
 
 
 @pytest.fixture(scope="module")
-def fleet(built: None, tmp_path_factory: pytest.TempPathFactory, free_port: Callable[[], int]) -> Iterator[LocalFleet]:
-    """A server alone: the only worker is the test itself."""
-    with started(tmp_path_factory, free_port(), workers=0) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def worker(fleet: LocalFleet) -> Iterator[Hand]:
-    with Client(fleet.url, fleet.key) as client:
-        key = client.keys.create("writer", "worker").secret
-    with hand(fleet.url, key, WORKER) as made:
-        yield made
+def fleet(lone_server: LocalFleet) -> LocalFleet:
+    return lone_server
 
 
 @pytest.fixture(scope="module")

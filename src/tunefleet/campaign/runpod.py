@@ -136,7 +136,7 @@ class RunPod:
         *,
         private: bool = True,
         code: bool = False,
-        anew: bool = False,
+        again: bool = False,
     ) -> Waiting | Merged:
         """Submit a job unless one is running, and return its state.
 
@@ -173,7 +173,7 @@ class RunPod:
             private=private,
             code=code,
             revision=known.revision,
-            anew=anew,
+            again=again,
         )
         job = await self._submit(known, keep, body)
         await keep(replace(known, job=job, begun_at=self._now()))
@@ -273,7 +273,7 @@ def _merge_request(  # noqa: PLR0913 -- the fields of a job
     private: bool = True,
     code: bool = False,
     revision: str | None = None,
-    anew: bool = False,
+    again: bool = False,
 ) -> dict[str, Any]:
     """Return the body of a job."""
     # "anonimize" (the API's spelling) would give the repository a random name, which could not be found after a crash.
@@ -284,7 +284,7 @@ def _merge_request(  # noqa: PLR0913 -- the fields of a job
         job["private"] = False
     if revision is not None:
         job["lora_revision"] = revision
-    if anew:
+    if again:
         job["merge_anew"] = True
     if code:
         job["trust_remote_code"] = True

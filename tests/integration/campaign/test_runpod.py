@@ -327,7 +327,7 @@ async def test_code_of_the_base_is_run_only_where_the_campaign_asks_for_it(jobs:
     endpoint = RunPod(settings(jobs, tmp_path))
     for code in (False, True):
         known = Merging(lora="org/adapter", base="org/base", revision="c1")
-        await endpoint.merge(known, keep, Ledger(), code=code, anew=code)
+        await endpoint.merge(known, keep, Ledger(), code=code, again=code)
     await endpoint.close()
     assert [each["input"].get("merge_anew") for each in jobs.sent] == [None, True]
     assert [each["input"]["lora_revision"] for each in jobs.sent] == ["c1", "c1"]

@@ -66,7 +66,7 @@ class Place:
         repo.branches["main"] |= {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
     async def merged(
-        self, lora: str, base: str, *, revision: str | None = None, anew: bool = False, **more: Any
+        self, lora: str, base: str, *, revision: str | None = None, again: bool = False, **more: Any
     ) -> Merged:
         given: dict[str, Any] = {
             "runpod_key": SecretStr(KEY), "runpod_endpoint": ENDPOINT, "runpod_url": self.jobs.url,
@@ -81,7 +81,7 @@ class Place:
             known = merging
 
         try:
-            while isinstance(found := await endpoint.merge(known, keep, Paid(), anew=anew), Waiting):
+            while isinstance(found := await endpoint.merge(known, keep, Paid(), again=again), Waiting):
                 assert time.monotonic() < deadline, self.log
                 await asyncio.sleep(0.2)
         finally:
@@ -172,7 +172,7 @@ async def test_three_merges_at_once_and_none_is_done_twice(place: Place, tmp_pat
     assert (again.repo, again.verified) == (first.repo, None)
     assert len(place.hub.repos[first.repo].messages) == commits
     # Somebody asks for it once more: it is merged, into a place of its own.
-    once_more = await place.merged(ids[0], "org/base", anew=True)
+    once_more = await place.merged(ids[0], "org/base", again=True)
     assert once_more.repo.startswith("tester/merged-tuned-")
     assert once_more.verified
     weights = [place.hub.repos[each.repo].branches["main"]["model.safetensors"] for each in (first, once_more)]

@@ -21,7 +21,8 @@ spec:
       - {name: second, dependsOn: [first], spec: {data: {type: list, items: [b]}}}
 """
 WANT_A_TASK = (
-    "why ID", "logs ID", "metrics ID", "artifacts ls ID", "artifacts get x --task ID", "artifacts deliver ID",
+    "why ID", "logs ID", "metrics ID", "artifacts ls ID", "artifacts get x --run ID", "artifacts get x --task ID",
+    "artifacts deliver ID",
     "pause ID", "resume ID", "stop ID", "save ID", "set ID learning_rate=1", "checkpoints ID", "clone ID",
     "rm --yes ID", "notify log --task ID",
 )  # fmt: skip

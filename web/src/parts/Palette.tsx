@@ -1,4 +1,5 @@
 /** Command palette (Ctrl+K or ⌘K): pages, and runs by name or id; and the keys of all pages. */
+
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { useEffect, useRef, useState } from "react";
@@ -6,6 +7,7 @@ import { tasksQuery } from "../api/queries";
 import { plain } from "../lib/words";
 import { type PageEntry, pagesFor } from "./pages";
 import { useSession } from "./session";
+import { isTyping } from "./typing";
 
 /** How long the second key of `g r` may take. */
 const CHORD_MS = 1200;
@@ -80,13 +82,6 @@ function step(by: 1 | -1): void {
   const next = rows[at < 0 ? (by > 0 ? 0 : rows.length - 1) : at + by];
   next?.focus();
   next?.scrollIntoView({ block: "nearest" });
-}
-
-function isTyping(target: EventTarget | null): boolean {
-  return (
-    target instanceof HTMLElement &&
-    (target.isContentEditable || target.closest("input, select, textarea, dialog, .cm-editor") !== null)
-  );
 }
 
 function Keys({ pages, onClose }: { pages: readonly PageEntry[]; onClose: () => void }) {

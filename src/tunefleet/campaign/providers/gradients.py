@@ -138,7 +138,7 @@ class GradientsProvider:
         if reply.status != 404:
             return UnreachableError(f"One API of {_NAME} does not know the task {ticket}, and another one does.")
         return NeedsYou(
-            f"{_NAME} does not know the task {ticket}, or no longer.",
+            f"{_NAME} does not know the task {ticket}, or has removed it.",
             hint="First check TUNEFLEET_GRADIENTS_URL, and that GRADIENTS_API_KEY is of the account that ordered it. "
             "The command orders the task again, and you pay for it again.",
             verb="retry --from upload",

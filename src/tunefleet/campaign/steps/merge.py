@@ -65,9 +65,9 @@ async def _on_runpod(context: StepContext, candidate: Candidate, base: Base) -> 
     try:
         code = runs_code(context.spec, base)
         # With a gate decision this is a repeated merge (`remerge`): the existing result must not be reused.
-        anew = StepName.GATE in context.state.outcomes
+        again = StepName.GATE in context.state.outcomes
         found = await endpoint.merge(
-            known, keep, _CampaignBudget(context), private=context.spec.publish.private, code=code, anew=anew
+            known, keep, _CampaignBudget(context), private=context.spec.publish.private, code=code, again=again
         )
     finally:
         await endpoint.close()

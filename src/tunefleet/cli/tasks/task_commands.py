@@ -247,7 +247,8 @@ def cancel(
     for each in done:
         if isinstance(each, WorkflowDetail):
             stopping = each.status == "running"
-            say(f"Cancelling {each.id}; started ones are stopped." if stopping else f"{each.id} is {each.status}.")
+            said = f"Cancelling {each.id}; runs that have started are stopped."
+            say(said if stopping else f"{each.id} is {each.status}.")
         else:
             ended = TaskStatus(each.status).final
             say(f"{each.id} is {each.status}." if ended else f"Cancelling {each.id}; it stops at the end of its step.")

@@ -1,4 +1,5 @@
 /** One model: actions, facts, and its lineage: data and base → run → model → what was made from it. */
+
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import type { ReactNode } from "react";
@@ -17,6 +18,7 @@ import {
 } from "../../lib/models";
 import { changeOf } from "../../lib/result";
 import { Id, Panel, TaskLink, Time } from "../../parts/bits";
+import { FileRow } from "../../parts/FileRow";
 import { useSession } from "../../parts/session";
 import { useStart } from "../playground/start";
 import { DeleteModel, ModelActions } from "./Actions";
@@ -235,17 +237,7 @@ function Files({ id }: { id: string }) {
       <table>
         <tbody>
           {artifact.data?.files.map((file) => (
-            <tr key={file.path}>
-              <td>
-                <a
-                  href={`/api/v1/artifacts/${id}/files/${file.path.split("/").map(encodeURIComponent).join("/")}`}
-                  download
-                >
-                  {file.path}
-                </a>
-              </td>
-              <td className="num muted">{bytes(file.size_bytes)}</td>
-            </tr>
+            <FileRow key={file.path} id={id} file={file} />
           ))}
         </tbody>
       </table>

@@ -4,20 +4,30 @@ import { useNavigate } from "@tanstack/react-router";
 import { useState } from "react";
 import { jsonLines, preferencesOf, type Rated } from "../../lib/preferences";
 import { Confirm } from "../../parts/bits";
-import { type Kept, useKept } from "../../parts/kept";
 import { useSession } from "../../parts/session";
+import { useStored } from "../../parts/stored";
 import { toast } from "../../parts/toasts";
 import { upload } from "../datasets/upload";
 
 const NONE: Rated[] = [];
 
+interface Stored {
+  value: Rated[];
+  set: (next: Rated[]) => void;
+}
+
 /** The ratings of a user, in this browser. */
-export function useRatings(): Kept<Rated[]> {
-  return useKept("ratings", NONE, undefined, localStorage);
+export function useRatings(): Stored {
+  const [value, set] = useStored("ratings", NONE, isRatings);
+  return { value, set };
+}
+
+function isRatings(value: unknown): value is Rated[] {
+  return Array.isArray(value) && value.every((each) => Array.isArray(each?.messages) && Array.isArray(each?.answers));
 }
 
 /** `model`: only the ratings of its answers. */
-export function Ratings({ ratings, model }: { ratings: Kept<Rated[]>; model?: string }) {
+export function Ratings({ ratings, model }: { ratings: Stored; model?: string }) {
   const { mayChange } = useSession();
   const [naming, setNaming] = useState(false);
   const [clearing, setClearing] = useState(false);
@@ -90,7 +100,7 @@ export function Ratings({ ratings, model }: { ratings: Kept<Rated[]>; model?: st
           title="Clear the ratings?"
           action="Clear"
           danger
-          onDo={() => ratings.set((all) => all.filter((each) => !mine.some((one) => one.id === each.id)))}
+          onDo={() => ratings.set(ratings.value.filter((each) => !mine.some((one) => one.id === each.id)))}
           onClose={() => setClearing(false)}
         >
           Saved datasets are not affected.

@@ -11,8 +11,8 @@ import { LOADED, shortName } from "../../lib/models";
 import { type Rating, rated } from "../../lib/preferences";
 import { FIRST_SAMPLING } from "../../lib/sampling";
 import { Copyable, Status } from "../../parts/bits";
-import { useKept } from "../../parts/kept";
 import { useMaySteer } from "../../parts/session";
+import { useStored } from "../../parts/stored";
 import { useTitle } from "../../parts/title";
 import { toast } from "../../parts/toasts";
 import { type AnswerActions, Answered } from "./Answered";
@@ -24,6 +24,18 @@ import { useReload } from "./start";
 import { ratedOf, type Turn, useTalk } from "./talk";
 
 const FIRST_SETTINGS: ChatSettings = { sampling: FIRST_SAMPLING, markdown: true };
+
+function isChatSettings(value: unknown): value is ChatSettings {
+  const { sampling, markdown } = (value ?? {}) as Partial<ChatSettings>;
+  return (
+    typeof markdown === "boolean" &&
+    Object.keys(FIRST_SAMPLING).every((key) => isText(Reflect.get(sampling ?? {}, key)))
+  );
+}
+
+function isText(value: unknown): value is string {
+  return typeof value === "string";
+}
 
 interface ChatSpec {
   model?: { source?: { identifier?: string } };
@@ -41,8 +53,8 @@ export function Session({ task }: { task: TaskAnswer }) {
   const library = useQuery({ ...libraryQuery, enabled: isPlain }).data?.items;
   const loaded = library?.find(({ artifact }) => artifact.digest === task.inputs?.[LOADED]);
   const talk = useTalk(task.id, name, (isPlain && loaded?.artifact.origin?.separator) || "");
-  const kept = useKept("playground", FIRST_SETTINGS, undefined, localStorage);
-  const { sampling, markdown } = kept.value;
+  const [settings, setSettings] = useStored("playground", FIRST_SETTINGS, isChatSettings);
+  const { sampling, markdown } = settings;
   const ratings = useRatings();
   const [only, setOnly] = useState<string | null>(null);
   const [wide] = useState(() => window.matchMedia("(min-width: 1001px)").matches);
@@ -56,7 +68,7 @@ export function Session({ task }: { task: TaskAnswer }) {
     onShow: talk.show,
     onRate: (turn, model, rating) => {
       const after = talk.rate(turn, model, rating);
-      ratings.set((all) => rated(all, ratedOf(talk.turns, after, sampling.system, name, isPlain)));
+      ratings.set(rated(ratings.value, ratedOf(talk.turns, after, sampling.system, name, isPlain)));
     },
   });
   return (
@@ -116,7 +128,7 @@ export function Session({ task }: { task: TaskAnswer }) {
                 </select>
               </label>
             )}
-            <Parameters settings={kept.value} onChange={kept.set} />
+            <Parameters settings={settings} onChange={setSettings} />
             <details className="small">
               <summary>Use in a program</summary>
               <p className="muted">Base URL for OpenAI clients; the key is one of your API keys.</p>

@@ -1,4 +1,5 @@
 /** Results of a task: checkpoints to resume from, artifacts to download. */
+
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { Link, useLocation, useNavigate } from "@tanstack/react-router";
 import { useEffect, useState } from "react";
@@ -10,6 +11,7 @@ import { bytes, number } from "../../lib/format";
 import { valueAt } from "../../lib/series";
 import { isFinal, isTraining } from "../../lib/words";
 import { Panel, Time } from "../../parts/bits";
+import { FileRow } from "../../parts/FileRow";
 import { useMaySteer } from "../../parts/session";
 import { Answer, Cut, Empty, Loading } from "../../parts/states";
 import { toast } from "../../parts/toasts";
@@ -184,17 +186,7 @@ function ArtifactFiles({ id }: { id: string }) {
           <td className="num muted">{bytes(artifact.data.size_bytes)}</td>
         </tr>
         {artifact.data.files.map((file) => (
-          <tr key={file.path}>
-            <td>
-              <a
-                href={`/api/v1/artifacts/${id}/files/${file.path.split("/").map(encodeURIComponent).join("/")}`}
-                download
-              >
-                {file.path}
-              </a>
-            </td>
-            <td className="num muted">{bytes(file.size_bytes)}</td>
-          </tr>
+          <FileRow key={file.path} id={id} file={file} />
         ))}
       </tbody>
     </table>

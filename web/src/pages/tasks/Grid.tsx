@@ -1,4 +1,5 @@
 /** Rows of the table: rendered and loaded on scroll; keys move, select and open. */
+
 import { Link, useNavigate } from "@tanstack/react-router";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { type MouseEvent, memo, useCallback, useEffect, useRef } from "react";
@@ -8,6 +9,7 @@ import type { Row } from "../../lib/tasklist";
 import { isFinal } from "../../lib/words";
 import { maySteer, useSession } from "../../parts/session";
 import { Empty } from "../../parts/states";
+import { isTyping } from "../../parts/typing";
 import type { TasksSearch } from "../../router";
 import { Cell } from "./Cells";
 
@@ -256,13 +258,6 @@ function useKeys(
     document.addEventListener("keydown", press);
     return () => document.removeEventListener("keydown", press);
   }, [props, scroll, choose]);
-}
-
-function isTyping(target: EventTarget | null): boolean {
-  return (
-    target instanceof HTMLElement &&
-    target.closest("input:not([type=checkbox]), select, textarea, dialog, [popover]") !== null
-  );
 }
 
 function placed(top: number): React.CSSProperties {
