@@ -54,7 +54,7 @@ def test_a_delivery_that_is_held_up_says_so_and_lets_the_next_task_run(
     assert str(site.client.tasks.get(along).why).startswith("delivering: ")
     assert HOOK not in told
     for command in (("ls",), ("show", first), ("why", first)):
-        assert "elivering: http://127.0.0.1" in cli(site, *command), command
+        assert "elivering: Cannot reach http://127.0.0.1" in cli(site, *command), command
 
     second = ended(site, site.client.submit(ask("three")).task_id)
     assert (second.status, outputs(second)) == ("completed", ["THREE"])

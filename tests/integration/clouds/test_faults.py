@@ -112,7 +112,7 @@ def test_what_is_wrong_is_named(
     monkeypatch.setattr(gcs_module, "_RETRY", gcs_module.DEFAULT_RETRY.with_timeout(0.5))
     container = Container(azurite.CONTAINER, azure_server.connection)
     bucket = GcsBucket(google.BUCKET, gcs_server.key_file, endpoint=gcs_server.endpoint)
-    with pytest.raises(MachineError, match=r"az://nowhere cannot be used: ContainerNotFound\. Make it"):
+    with pytest.raises(MachineError, match=r"az://nowhere is unusable: ContainerNotFound\. Create it"):
         AzureStore(tmp_path, replace(container, name="nowhere"))
     wrong = container.connection.replace(azurite.KEY, "d3Jvbmc=")
     with pytest.raises(MachineError, match=r"AuthorizationFailure\. The keys are rejected"):
@@ -120,14 +120,14 @@ def test_what_is_wrong_is_named(
     for none in ("nonsense", "AccountName=a;BlobEndpoint=http://127.0.0.1:9/a"):
         with pytest.raises(MachineError, match="AZURE_STORAGE_CONNECTION_STRING contains no account key"):
             AzureStore(tmp_path, replace(container, connection=none))
-    with pytest.raises(UnreachableError, match="az://artifacts does not respond"):
+    with pytest.raises(UnreachableError, match="az://artifacts is unavailable"):
         AzureStore(
             tmp_path,
             replace(container, connection=container.connection.replace(azure_server.endpoint, "http://127.0.0.1:9/a")),
         )
-    with pytest.raises(MachineError, match=r"gs://nowhere cannot be used: NoSuchBucket\. Make it"):
+    with pytest.raises(MachineError, match=r"gs://nowhere is unusable: NoSuchBucket\. Create it"):
         GcsStore(tmp_path, replace(bucket, name="nowhere"))
-    with pytest.raises(UnreachableError, match="gs://artifacts does not respond"):
+    with pytest.raises(UnreachableError, match="gs://artifacts is unavailable"):
         GcsStore(tmp_path, replace(bucket, endpoint="http://127.0.0.1:9"))
     (tmp_path / "key.json").write_text("{}")
     with pytest.raises(MachineError, match="is not a service account key"):
@@ -136,7 +136,7 @@ def test_what_is_wrong_is_named(
 
 def test_a_folder_of_several_servers_needs_no_lock(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
-    with pytest.raises(MachineError, match=r"The shared folder .*shared is not there\. Mount it"):
+    with pytest.raises(MachineError, match=r"The shared folder .*shared does not exist\. Mount or create it"):
         SharedFolderStore(tmp_path / "1", shared)
     shared.mkdir()
     servers = [SharedFolderStore(tmp_path / str(number), shared) for number in range(4)]

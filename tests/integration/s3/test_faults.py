@@ -47,7 +47,7 @@ def test_a_full_bucket_and_a_lost_key_are_named_and_what_was_sent_goes_on(s3_ser
     s3_server.admin("quota", "set", "--quota-scope=bucket", "--uid", "small", "--max-objects=1")
     s3_server.admin("quota", "enable", "--quota-scope=bucket", "--uid", "small")
     put(store, b"the first")
-    with pytest.raises(NoRoomError, match=r"s3://small cannot be used: it is full \(QuotaExceeded\)\. Raise its quota"):
+    with pytest.raises(NoRoomError, match=r"s3://small is full \(QuotaExceeded\)\. Raise its quota"):
         put(store, whole)
     assert not store.has(digest)
     assert store.partial_size(digest) == len(whole), "Interrupted uploads are kept"

@@ -54,7 +54,7 @@ def test_what_is_wrong_is_named(s3_server: Gateway, tmp_path: Path) -> None:
     path.write_text("[]")
     with pytest.raises(MachineError, match="The bucket nowhere does not exist"):
         store(s3_server.endpoint, name="nowhere").put(path, "k", "application/json")
-    with pytest.raises(MachineError, match="refuses the key") as refused:
+    with pytest.raises(MachineError, match="rejects the key") as refused:
         store(s3_server.endpoint, secret_key="wrong-secret-000").put(path, "k", "application/json")
     assert "wrong-secret-000" not in f"{refused.value} {refused.value.detail}"
     with pytest.raises(UnreachableError, match="does not respond"):
