@@ -246,9 +246,8 @@ def cancel(
         return
     for each in done:
         if isinstance(each, WorkflowDetail):
-            stopping = each.status == "running"
-            said = f"Cancelling {each.id}; runs that have started are stopped."
-            say(said if stopping else f"{each.id} is {each.status}.")
+            cancelling = f"Cancelling {each.id}; runs that have started are stopped."
+            say(cancelling if each.status == "running" else f"{each.id} is {each.status}.")
         else:
             ended = TaskStatus(each.status).final
             say(f"{each.id} is {each.status}." if ended else f"Cancelling {each.id}; it stops at the end of its step.")
