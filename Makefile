@@ -129,9 +129,9 @@ test-heavy: $(DEV_READY) ## set up the large environments (vLLM: 4 GB), then run
 # Types are looked at meanwhile, on a processor of their own, and told last.
 .PHONY: check
 check: $(DEV_READY) ## run all static checks
-	@status=0; said=$$(mktemp); trap 'rm -f "$$said"' EXIT; \
-	$(BIN)/mypy --no-error-summary >"$$said" 2>&1 & types=$$!; \
-	run() { echo "$$1"; shift; "$$@" || status=1; }; \
+	@failed=; output=$$(mktemp); trap 'rm -f "$$output"' EXIT; \
+	$(BIN)/mypy --no-error-summary >"$$output" 2>&1 & types=$$!; \
+	run() { local name=$$1; echo "$$name"; shift; "$$@" || failed="$${failed:+$$failed, }$$name"; }; \
 	imports() { out=$$($(BIN)/lint-imports --no-logo 2>&1) || { echo "$$out"; return 1; }; }; \
 	run "ruff check" $(BIN)/ruff check --quiet .; \
 	run "ruff format" $(BIN)/ruff format --quiet --check .; \
@@ -140,9 +140,9 @@ check: $(DEV_READY) ## run all static checks
 	run "words" $(BIN)/python -m scripts.check_words; \
 	run "documents" $(BIN)/python -m scripts.check_docs; \
 	run "web page" $(BIN)/python -m scripts.web check; \
-	typed() { local found=0; wait $$types || found=1; cat "$$said"; return $$found; }; \
+	typed() { local found=0; wait $$types || found=1; cat "$$output"; return $$found; }; \
 	run "mypy --strict" typed; \
-	[ $$status = 0 ] && echo "All checks passed." || { echo "Some checks failed."; exit 1; }
+	[ -z "$$failed" ] && echo "All checks passed." || { echo "Failed: $$failed."; exit 1; }
 
 .PHONY: format
 format: $(DEV_READY) ## fix what ruff can fix
