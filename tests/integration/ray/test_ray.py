@@ -40,9 +40,7 @@ def cluster(ray: RayCluster) -> Iterator[Ray]:
 
 class TestRay(ClusterContract):
     def waits_for_room(self, seen: ClusterJobState) -> bool:
-        return (
-            seen.reason == "2 nodes with 1 CPU wanted: of the Ray cluster's 2 nodes 2 have that, none has it free now"
-        )
+        return seen.reason == "Needs 2 nodes with 1 CPU; of the Ray cluster's 2 nodes, 2 qualify and none is free"
 
 
 def test_what_ray_does_not_have_is_said_at_once_and_what_may_join_after_the_patience(cluster: Ray) -> None:
@@ -52,9 +50,7 @@ def test_what_ray_does_not_have_is_said_at_once_and_what_may_join_after_the_pati
     assert gpus.reason == (
         "No node of the Ray cluster has 2 GPUs and 1 CPU, and there is no autoscaler that could add one."
     )
-    assert three.reason == (
-        "3 nodes with 1 CPU wanted: of the Ray cluster's 2 nodes 2 have that; no change within 4 s."
-    )
+    assert three.reason == ("Needs 3 nodes with 1 CPU; of the Ray cluster's 2 nodes, 2 qualify; no change within 4 s.")
     assert gpus.hopeless
     assert three.hopeless
 

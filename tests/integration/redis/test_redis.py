@@ -188,7 +188,7 @@ def test_the_shipped_rights_are_enough_where_redis_is_older_than_7(site: Start, 
     _done_once(here, [here.submit() for _ in range(3)])
     worker.send_signal(signal.SIGTERM)
     _, said = worker.communicate(timeout=60)
-    assert "does not let" not in said
+    assert "has no permission" not in said
     with redis.client as client:
         assert client.smembers("workers:ids") == set()
         # Only the greeting of the client, which needs no answer.

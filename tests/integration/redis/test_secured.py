@@ -47,7 +47,7 @@ def test_a_fleet_works_with_no_more_than_the_shipped_rights(site: Start, redis: 
     worker.send_signal(signal.SIGTERM)
     _, said = worker.communicate(timeout=60)
     assert worker.returncode == 0, said
-    assert "does not let" not in said
+    assert "has no permission" not in said
 
     # One worker that has a user of its own; also what is too large for Redis.
     url = redis.of("worker-w-own", WORKER_PASSWORD)

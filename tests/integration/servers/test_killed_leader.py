@@ -39,7 +39,7 @@ def test_a_leader_is_followed_and_nothing_runs_twice(trio: Trio) -> None:
         with trio.client(follower) as third:
             meanwhile = submit(third, named(QUICK, "meanwhile"))
         trio.processes[still].send_signal(signal.SIGCONT)
-        until(lambda: "leads no more" in trio.log(still))
+        until(lambda: "no longer the leader" in trio.log(still))
         until(lambda: trio.answers(still))
 
         # It is killed: its successor is there before it is back.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.postgres.everywhere import Everywhere
 from tests.unit.orchestrator.lab import Lab
 from tunefleet.cli.main import run
 from tunefleet.orchestrator.storage import artifacts, verification
@@ -92,11 +93,15 @@ async def test_no_speed_means_no_reading(lab: Lab, monkeypatch: pytest.MonkeyPat
         await asyncio.wait_for(verification.run_for_a_while(lab.core), 0.3)
 
 
-async def test_the_command_names_damaged_and_lost_files(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_command_names_damaged_and_lost_files(
+    lab: Lab, everywhere: Everywhere | None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     await lab.publish(lab.admin, "model", DATA)
     await lab.publish(lab.admin, "gone", b"gone")
     damaged, lost = (hashlib.sha256(data).hexdigest() for data in (DATA, b"gone"))
     folder = str(lab.core.settings.data_dir)
+    if everywhere is not None:
+        monkeypatch.setenv("TUNEFLEET_DATABASE_URL", everywhere.url(Path(folder) / "tunefleet.db"))
     assert run(["verify-store", "--data", folder, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"files": 2, "damaged": [], "unknown": {}}
     flip(place(lab, damaged))

@@ -63,8 +63,8 @@ class ClusterCapacity:
         """Return the pending reason."""
         if not self.lacking:
             return (
-                f"{_nodes(self.wanted)} with {self.each} wanted: of the Ray cluster's {_nodes(self.machines)} "
-                f"{_have(self.could)} that, {_have(self.now)} it free now"
+                f"Needs {_nodes(self.wanted)} with {self.each}; of the Ray cluster's {_nodes(self.machines)}, "
+                f"{_count(self.could, 'qualifies', 'qualify')} and {_count(self.now, 'is', 'are')} free"
             )
         hope = "waiting for Ray's autoscaler" if self.autoscaled else "waiting for more nodes"
         return f"{self.short}; {hope}, at most {patience_s:.0f} s"
@@ -73,8 +73,8 @@ class ClusterCapacity:
     def short(self) -> str:
         """Describe what is missing."""
         return (
-            f"{_nodes(self.wanted)} with {self.each} wanted: of the Ray cluster's {_nodes(self.machines)} "
-            f"{_have(self.could)} that{self.gpus}"
+            f"Needs {_nodes(self.wanted)} with {self.each}; of the Ray cluster's {_nodes(self.machines)}, "
+            f"{_count(self.could, 'qualifies', 'qualify')}{self.gpus}"
         )
 
     @property
@@ -144,8 +144,8 @@ def _nodes(count: int) -> str:
     return "1 node" if count == 1 else f"{count} nodes"
 
 
-def _have(count: int) -> str:
-    return "none has" if count == 0 else f"{count} {'has' if count == 1 else 'have'}"
+def _count(count: int, one: str, several: str) -> str:
+    return f"{count or 'none'} {one if count < 2 else several}"
 
 
 def _is_called(wanted: str, name: str) -> bool:

@@ -31,7 +31,7 @@ def test_gpus_of_another_type_do_not_do() -> None:
     assert seen.never.startswith(
         "No node of the Ray cluster has 2 GPUs (A100) and 1 CPU (there are GPUs of T4), and there is no"
     )
-    assert "none has that (there are GPUs of T4); " in seen.why(60)
+    assert "none qualifies (there are GPUs of T4); " in seen.why(60)
     assert "GPUs of no type known to Ray" in capacity_of(ask, [FREE], autoscaled=False).never
     good = Machine("e", {**FREE.total, "accelerator_type:A100": 1.0}, FREE.free)
     assert capacity_of(ask, [other, good], autoscaled=False).could == 1
@@ -72,8 +72,7 @@ def test_machines_that_are_busy_are_waited_for() -> None:
     seen = capacity_of(_ask(gpu_count=2, cpu=3, memory_bytes=16_000_000_000), [SMALL, BUSY, FREE], autoscaled=False)
     assert (seen.could, seen.now, seen.lacking, seen.hopeless) == (2, 1, False, False)
     assert seen.why(60) == (
-        "2 nodes with 2 GPUs, 3 CPUs and 16.0 GB of memory wanted: of the Ray cluster's 3 nodes 2 have that, "
-        "1 has it free now"
+        "Needs 2 nodes with 2 GPUs, 3 CPUs and 16.0 GB of memory; of the Ray cluster's 3 nodes, 2 qualify and 1 is free"
     )
 
 
@@ -85,7 +84,7 @@ def test_machines_that_are_not_there_are_waited_for_with_patience(autoscaled: bo
     seen = capacity_of(_ask(gpu_count=1), [SMALL, FREE], autoscaled=autoscaled)
     assert (seen.could, seen.lacking, seen.hopeless) == (1, True, False)
     assert seen.why(60) == (
-        f"2 nodes with 1 GPU and 1 CPU wanted: of the Ray cluster's 2 nodes 1 has that; {hope}, at most 60 s"
+        f"Needs 2 nodes with 1 GPU and 1 CPU; of the Ray cluster's 2 nodes, 1 qualifies; {hope}, at most 60 s"
     )
 
 
