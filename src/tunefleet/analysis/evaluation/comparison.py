@@ -79,7 +79,10 @@ def compare(results: Mapping[str, Result], items: Items, *, force: bool = False)
     """
     for task, result in results.items():
         if not isinstance(result.get("metrics"), Mapping) or "evaluations" not in result:
-            raise InputError(f"{task} is not an evaluation.", hint="Compare runs of the kind evaluate.")
+            raise InputError(
+                f"{task} is not an evaluation.",
+                hint="Compare evaluations with evaluations, or training runs with training runs.",
+            )
     names = list(dict.fromkeys(name for result in results.values() for name in result["metrics"]))
     shared = [name for name in names if sum(name in result["metrics"] for result in results.values()) > 1]
     if len(results) > 1 and not shared:

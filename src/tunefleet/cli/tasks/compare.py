@@ -1,8 +1,9 @@
-"""`tunefleet compare`: evaluations of several tasks side by side."""
+"""`tunefleet compare`: evaluations or training runs side by side."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,9 +37,14 @@ def compare(
     force: Annotated[bool, typer.Option("--force", help="Compare evaluations with different settings, too.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Compare evaluations, with the significance of differences."""
+    """Compare evaluations, with the significance of differences, or training runs, with their different settings."""
     with connect() as client, tempfile.TemporaryDirectory(prefix="tunefleet-compare-") as folder:
-        details = [_ended(client, one_task(client, task)) for task in dict.fromkeys(tasks)]
+        details = [client.tasks.get(one_task(client, task)) for task in dict.fromkeys(tasks)]
+        if all(results.is_training(detail) for detail in details):
+            _report_training(details, as_json=as_json)
+            return
+        for detail in details:
+            _require_completed(detail)
         found = {detail.id: results.executor_result(detail) for detail in details}
         rows = compare_results(found, _items(client, Path(folder)), force=force)
     if as_json:
@@ -47,13 +53,46 @@ def compare(
     _print(details, found, rows)
 
 
-def _ended(client: Client, task_id: str) -> TaskDetail:
-    detail = client.tasks.get(task_id)
+def _require_completed(detail: TaskDetail) -> None:
     if detail.status != "completed":
         raise InputError(
             f"{detail.id} is {detail.status} and has no metrics.", hint=f"See `tunefleet show {detail.id}`."
         )
-    return detail
+
+
+def _report_training(details: list[TaskDetail], *, as_json: bool) -> None:
+    """Print what training runs reached, and the settings in which they differ."""
+    settings = differing_settings([detail.resolved or detail.spec for detail in details])
+    if as_json:
+        measured = {detail.id: results.executor_result(detail) for detail in details}
+        print_json({"tasks": [detail.id for detail in details], "settings": settings, "results": measured})
+        return
+    made = table("", *(Text(f"{detail.name}\n{detail.id}") for detail in details))
+    summaries = [dict(results.summary_rows(detail)) for detail in details]
+    made.add_row("status", *(detail.status for detail in details))
+    for name in dict.fromkeys(name for summary in summaries for name in summary):
+        if any(summary.get(name) is not None for summary in summaries):
+            made.add_row(name, *(summary.get(name) or Text("–", style="dim") for summary in summaries))
+    for key, values in settings.items():
+        made.add_row(key, *(Text("–", style="dim") if value is None else Text(str(value)) for value in values))
+    say(made)
+    if not settings and len(details) > 1:
+        say("The settings are the same.", style="dim")
+
+
+def differing_settings(specs: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Return the keys whose values differ, with the value of each spec; None where a spec lacks the key."""
+    flat = [_flat(spec) for spec in specs]
+    keys = dict.fromkeys(key for each in flat for key in each)
+    found = {key: [each.get(key) for each in flat] for key in keys}
+    return {key: values for key, values in found.items() if any(value != values[0] for value in values)}
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
 
 
 def _items(client: Client, folder: Path) -> Items:
