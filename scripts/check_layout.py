@@ -45,6 +45,7 @@ KNOWN: Final[dict[str, int]] = {
     "files that are too long": 0,
     "functions that are too long": 0,
     "names that are no things": 0,
+    "code after the main guard": 0,
     "stems that repeat": 0,
     "modules in circles": 0,
 }
@@ -71,16 +72,9 @@ def faults(source: Path = SOURCE) -> Iterator[Fault]:
     folders: dict[Path, int] = defaultdict(int)
     for path in files:
         where = path.relative_to(source)
-        text = path.read_text(encoding="utf-8")
-        lines = len(text.splitlines())
         stems[path.stem].append(where)
         folders[where.parent] += path.stem != "__init__"
-        if lines < MIN_LINES and not path.stem.startswith("__") and not _is_entry_point(path, text):
-            yield Fault("files that are too short", f"{where}: {lines} lines; merge it with what uses it")
-        if lines > MAX_LINES:
-            yield Fault("files that are too long", f"{where}: {lines} lines; at most {MAX_LINES}")
-        if not is_noun(path.stem):
-            yield Fault("names that are no things", f"{where}: name a thing in the field's words (docs/glossary.md)")
+        yield from _file_faults(path, where)
     if (total := sum(1 for _ in source.rglob("*.py"))) > MAX_PACKAGE_FILES:
         yield Fault("packages with too many files", f"{total} files; at most {MAX_PACKAGE_FILES}: merge fragments")
     for folder, count in sorted(folders.items()):
@@ -91,6 +85,20 @@ def faults(source: Path = SOURCE) -> Iterator[Fault]:
             yield Fault("stems that repeat", f"{stem}.py: {', '.join(map(str, places))}")
     yield from _too_long_functions(files, source)
     yield from _circles(source)
+
+
+def _file_faults(path: Path, where: Path) -> Iterator[Fault]:
+    text = path.read_text(encoding="utf-8")
+    lines = len(text.splitlines())
+    if lines < MIN_LINES and not path.stem.startswith("__") and not _is_entry_point(path, text):
+        yield Fault("files that are too short", f"{where}: {lines} lines; merge it with what uses it")
+    if lines > MAX_LINES:
+        yield Fault("files that are too long", f"{where}: {lines} lines; at most {MAX_LINES}")
+    # With `python -m`, what follows the guard does not exist yet while `main` runs.
+    if re.search(r"^\S", text.partition('\nif __name__ == "__main__":')[2], re.MULTILINE):
+        yield Fault("code after the main guard", f"{where}: move the guard to the end")
+    if not is_noun(path.stem):
+        yield Fault("names that are no things", f"{where}: name a thing in the field's words (docs/glossary.md)")
 
 
 def _is_entry_point(path: Path, text: str) -> bool:

@@ -32,7 +32,7 @@ def test_training_runs_show_what_they_reached_and_the_settings_that_differ(capsy
     runs = [trained("task-a", 1e-3, 4.0), trained("task-b", 5e-4, 4.5, lora={"r": 8})]
     compare._report_training(runs, as_json=False)
     rows = {line[:23].strip(): line[23:].split() for line in capsys.readouterr().out.splitlines()}
-    assert rows["eval loss"] == ["5", "→", "4", "(−20.0%)", "5", "→", "4.5", "(−10.0%)"]
+    assert rows["eval loss"] == ["5", "→", "4", "(−20.0%)", "5", "→", "4.5000", "(−10.0%)"]
     assert rows["training.learning_rate"] == ["0.001", "0.0005"]
     assert rows["lora.r"] == ["–", "8"]
     assert "training.max_steps" not in rows

@@ -32,6 +32,11 @@ def fill(source: Path, **files: str) -> Path:
     [
         ({"short": "x = 1\n"}, "files that are too short", "short.py: 1 lines"),
         ({"long": "x = 1\n" * 601}, "files that are too long", "long.py: 601 lines"),
+        (
+            {"program": LONG + '\nif __name__ == "__main__":\n    main()\n\n\ndef late():\n    pass\n'},
+            "code after the main guard",
+            "program.py",
+        ),
         ({"talks": LONG}, "names that are no things", "talks.py"),
         ({"a_taking": LONG}, "names that are no things", "a_taking.py"),
         ({f"{name}__journal": LONG for name in "abcd"}, "stems that repeat", "journal.py: a/journal.py"),

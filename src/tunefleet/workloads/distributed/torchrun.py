@@ -183,10 +183,6 @@ def _end_by(number: signal.Signals) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))
-
-
 def _node_arguments(gang: Mapping[str, Any], processes: int) -> list[str]:
     """Return the arguments of torchrun on one node."""
     return [
@@ -231,3 +227,7 @@ def _rendezvous_failure(gang: Mapping[str, Any], error: BaseException) -> str:
     if gang["rank"] == 0:
         return f"Not all {gang['nodes']} nodes connected to {endpoint}{detail}. {_HINT}"
     return f"Node {gang['rank']} could not connect to the first node at {endpoint}{detail}. {_HINT}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), int(sys.argv[2])))
