@@ -412,10 +412,10 @@ CAMPAIGNS = """\
 
 <!-- Written by `make docs` from src/tunefleet/spec/documents/campaign_document.py; edit the docstrings there. -->
 
-A campaign file has one top-level key for each campaign: its name. `tunefleet campaign dry-run` checks a file and
-reports all errors, with their lines. See [Run a campaign](../how-to/run-a-campaign.md), and
-[Configuration](configuration.md) for the variables. The blocks `lora`, `quantization`, `training`, `resources`,
-`model.transformers` and `notify[]` are those of [workflow files](workflow.md).
+Each top-level key of a campaign file is the name of a campaign. `tunefleet campaign dry-run` checks a file and reports
+all errors with their lines. For a guide, see [Run a campaign](../how-to/run-a-campaign.md); for the environment
+variables, see [Configuration](configuration.md). The blocks `lora`, `quantization`, `training`, `resources`,
+`model.transformers` and `notify[]` are the same as in [workflow files](workflow.md).
 """
 
 
