@@ -76,13 +76,13 @@ WAYS_OUT: Final = {
     "step_failed": "The step is retried automatically. `tunefleet campaign logs` shows the cause.",
     "cycle_failed": "Fix the cause named in the message, then run `tunefleet campaign retry`.",
     "order_failed": "Read the provider's message in `tunefleet campaign logs`, then run `tunefleet campaign retry`.",
-    "misconfigured": "Fix the campaign file or the setting in the message, then `tunefleet campaign resume`.",
+    "misconfigured": "Fix the campaign file or the setting named in the message, then run `tunefleet campaign resume`.",
     "diverged": "Lower `training.learning_rate`, or set `on_nan: rollback`.",
     "merge_failed": "Read the message: it has the exit code of the merge process.",
     "not_now": "Use an existing job in a state that allows the request.",
     "delivery_failed": "See [a failed delivery](../how-to/debug-a-failed-workflow.md"
     "#a-delivery-is-delayed-or-has-failed).",
-    "result_missing": "Write the result as JSON: [Custom task types](../how-to/custom-task-types.md).",
+    "result_missing": "Write the result as JSON. See [Custom task types](../how-to/custom-task-types.md).",
     "still_runs": "Run the same command again once the merge has finished.",
     "not_tracked": "Check that the tracker is reachable and its key is valid.",
 }

@@ -193,10 +193,15 @@ def describe(schema: dict[str, Any]) -> str:
         return " or ".join(dict.fromkeys(describe(choice) for choice in schema["oneOf"]))
     kind = schema.get("type", "block" if "$ref" in schema else "anything")
     if kind == "array":
-        return f"list of {describe(schema['items'])}" if "items" in schema else "list"
+        return f"list of {_plural(describe(schema['items']))}" if "items" in schema else "list"
     if isinstance(kind, list):
         return "memory" if set(kind) == {"string", "number"} else " or ".join(KINDS.get(each, each) for each in kind)
     return KINDS[kind] + _range(schema)
+
+
+def _plural(described: str) -> str:
+    """Return a description with its noun in the plural: "mappings, see below"."""
+    return re.sub(r"^(mapping|whole number|number|list)\b", r"\1s", described)
 
 
 def _range(schema: dict[str, Any]) -> str:

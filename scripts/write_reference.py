@@ -124,8 +124,8 @@ def configuration_page() -> str:
         "  (`TUNEFLEET_ENVS_DIR`, `TUNEFLEET_ARCHIVE_PIGZ_BIN` and similar).",
         "- Its values cannot refer to other variables, and it cannot enable `TUNEFLEET_ALLOW_CODE`.\n",
         "To ignore the file, set `TUNEFLEET_DOTENV=false` in the environment.\n",
-        "Booleans are `true` or `false`. Names of durations in seconds end in `_S`, and names of sizes in bytes end in",
-        "`_BYTES`. Variables of other projects, such as `HF_TOKEN`, keep their names.\n",
+        "Booleans are `true` or `false`. Variables ending in `_S` are in seconds, those ending in `_BYTES` in bytes.",
+        "Variables of other projects, such as `HF_TOKEN`, keep their names.\n",
     ]
     for title, own in variables():
         parts += [f"## {title}\n", "| Variable | Default | Meaning |", "|---|---|---|"]

@@ -37,8 +37,7 @@ class CampaignSettings(ProcessSettings):
     """Account that the key belongs to. Before a training job is submitted again, the account's tasks are searched for
     it. Default: taken from the first task."""
     gradients_settle_s: float = Field(default=15.0, ge=0, validation_alias=variable("TUNEFLEET_GRADIENTS_SETTLE_S"))
-    """Seconds after the death of the process that submitted a job during which the job may still arrive at
-    Gradients."""
+    """Seconds to wait for a submitted job to appear at Gradients if the process that sent it has died."""
     check_interval_s: float = Field(
         default=600.0, gt=0, validation_alias=variable("TUNEFLEET_CAMPAIGN_CHECK_S", "CHECK_INTERVAL")
     )

@@ -159,7 +159,7 @@ def _trackers(value: Any) -> Any:
 
 
 class CampaignSpec(Block):
-    """A campaign: continuous training, one data chunk per cycle."""
+    """A campaign trains continuously, on one chunk of the data per cycle."""
 
     enabled: bool = False
     """Run the campaign."""
