@@ -101,7 +101,7 @@ def send(
     start: bool = False,
     on_progress: transfer.OnProgress = transfer.ignore_progress,
 ) -> Flow[tuple[CampaignApplied, ...]]:
-    """Create or update campaigns by name, and upload the files that they name; see `apply`.
+    """Create or update campaigns by name and upload the files they refer to; see `apply`.
 
     Args:
         campaigns: Configuration of each campaign, by name.

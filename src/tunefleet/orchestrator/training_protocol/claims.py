@@ -37,7 +37,7 @@ class AccessDenied(ForbiddenError):
 
 
 class AlreadyClaimed(ConflictError):
-    """Another agent has the job."""
+    """Another agent has already claimed the job."""
 
     protocol_code: ClassVar[str] = "ALREADY_CLAIMED"
 

@@ -188,11 +188,11 @@ class NearSpec(Block):
     """
 
     threshold: Annotated[float, Field(gt=0, lt=1), NotBool] = 0.8
-    """Jaccard similarity of word n-grams from which two rows are duplicates."""
+    """Minimum Jaccard similarity of word n-grams for two rows to be duplicates."""
     ngram: PositiveInt = 3
     """Words per n-gram; shorter texts count as one n-gram."""
     permutations: Annotated[int, Field(ge=16, le=1024), NotBool] = 128
-    """Number of MinHash permutations; more are slower and more accurate."""
+    """Number of MinHash permutations. More permutations are slower but more accurate."""
 
 
 class DedupeSpec(Block):
