@@ -143,7 +143,7 @@ class PublishSettings(ProcessSettings):
 
     hf_token: SecretStr | None = Field(default=None, validation_alias=variable("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"))
     """Hugging Face token with write permission; default: the one that `hf auth login` saved. On a worker it gives
-    access to gated and private models."""
+    access to gated and private models, and `push` tasks publish with it."""
     hf_endpoint: str | None = Field(default=None, validation_alias=variable("HF_ENDPOINT"))
     """URL of a hub other than huggingface.co, such as a company mirror."""
     s3_endpoint: str | None = Field(default=None, validation_alias=variable("TUNEFLEET_S3_ENDPOINT"))

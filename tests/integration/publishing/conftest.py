@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.hub import Hub, serving
-from tunefleet.executors.push import PushExecutor
+from tunefleet.executors.merge import PushExecutor
 from tunefleet.runtime import Supervisor
 from tunefleet.runtime.exit_classification import JobEnd
 from tunefleet.settings import inherited_environment

@@ -10,7 +10,7 @@ import pytest
 from tests.integration.publishing.conftest import Push
 from tests.integration.s3.gateway import BUCKET, SECRET_KEY, Gateway
 from tunefleet.lifecycle.task import TaskReason
-from tunefleet.workloads.publishing.run import CHECKED
+from tunefleet.workloads.publishing import CHECKED
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(200)]
 

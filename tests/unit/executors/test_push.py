@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tunefleet.executors import push
-from tunefleet.executors.push import PushExecutor
+from tunefleet.executors import merge
+from tunefleet.executors.merge import PushExecutor
 from tunefleet.integrations.publishing.hub import has_token
 
 
@@ -23,7 +23,7 @@ from tunefleet.integrations.publishing.hub import has_token
 def test_a_token_and_a_way_to_the_hub(
     environment: dict[str, str], hub: str | None, client: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push, "missing", lambda *names, **_: None)
+    monkeypatch.setattr(merge, "missing", lambda *names, **_: None)
     found = PushExecutor().features({"HF_HOME": str(tmp_path), **environment})
     for name, says in {"hub": hub, "huggingface_hub": client}.items():
         assert found[name] is None if says is None else says in str(found[name])
@@ -45,7 +45,7 @@ def test_a_saved_login_is_a_token(tmp_path: Path) -> None:
 
 def test_the_packages_of_one_target_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = {"huggingface_hub", "boto3"}
-    monkeypatch.setattr(push, "missing", lambda *names, **_: "It is missing." if absent & set(names) else None)
+    monkeypatch.setattr(merge, "missing", lambda *names, **_: "It is missing." if absent & set(names) else None)
     assert PushExecutor().unavailable_reason() == "It is missing."
     absent.remove("boto3")
     assert PushExecutor().unavailable_reason() is None
