@@ -553,3 +553,27 @@ async def test_an_uploaded_configuration_that_holds_anything_costs_the_estimate_
     (forecast,) = (await explain.of_document(lab.core, lab.admin, request)).forecasts
     assert forecast.memory is not None
     assert forecast.memory.unknown == "Unknown: its configuration has a value of the wrong type."
+
+
+async def test_a_push_goes_where_the_hub_has_a_token(lab: Lab) -> None:
+    def pushes(why: str | None) -> tuple[ExecutorOffer, ...]:
+        return (ExecutorOffer(kind="push", features={"huggingface_hub": None, "hub": why}),)
+
+    wanted = """apiVersion: tunefleet/v1
+metadata: {name: publish}
+spec:
+  taskType: push
+  checkpoint: {load: {path: /shared/model}}
+  push: {to: "hf://org/name"OTHER}
+"""
+    worker = lab.worker("w1")
+    await worker.register(executors=pushes("HF_TOKEN is not set: start the worker with one."))
+    await worker.exchange()
+    without = await lab.submit(wanted.replace("OTHER", ""))
+    named = await lab.submit(wanted.replace("OTHER", ', hf_token: "${secret:HUB}"'))
+    lacks = "unschedulable: w1 lacks hub: HF_TOKEN is not set: start the worker with one."
+    assert (await lab.task(without)).why == lacks
+    assert (await lab.task(named)).why == "unschedulable: w1 lacks the secret HUB."
+    await worker.register(executors=pushes(None))
+    await worker.exchange()
+    assert [offer.task_id for offer in await worker.offers()] == [without]

@@ -73,7 +73,7 @@ def push(
 def _card(client: Client, product: products.Product, folder: Path) -> bool:
     before = list(products.chain(client, product.task))
     data = products.datasets([product.task, *before])
-    return card.write_card(folder, product.task, product.artifact, before, data)
+    return card.write_card(folder, card.lineage_of(product.task, product.artifact, before, data))
 
 
 def _put(destination: Target, folder: Path, name: str, on_progress: OnProgress) -> str:
@@ -87,7 +87,7 @@ def _put(destination: Target, folder: Path, name: str, on_progress: OnProgress) 
         on_progress(Progress("uploading", name, min(done, total), total))
 
     sent(0)
-    return destination.put(folder, sent)
+    return destination.put(folder, sent).location
 
 
 Task = Annotated[

@@ -54,6 +54,7 @@ RESULT_KEYS: Final[Mapping[str, frozenset[str]]] = {
                 "forward", *_PRODUCTS,
             ),
         ),
+        (("push",), ("ok", "task_id", "to", "url", "commit", "files", "size_bytes", "digest", "card_written")),
         (
             ("evaluate",),
             (

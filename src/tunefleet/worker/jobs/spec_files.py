@@ -122,6 +122,9 @@ class ReferenceFetcher:
             if rows and siblings:
                 logger.warning("spec.%s skipped, since an alternative source is set: %s", wanted.pointer, error)
                 return {}
+            if wanted.optional:
+                logger.info("%s of %s is not available: %s", wanted.filename, wanted.task_id, error)
+                return {}
             raise _as_input(error, wanted.pointer) from error
         return {wanted.pointer: str(path if rows else self._unpacked(path, dest, archive_format))}
 
