@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunefleet.spec.options.answer_schema import MatchSpec
+from tunefleet.spec.options.answer_match import MatchSpec
 from tunefleet.workloads.common.answer_extraction import compare, extractor, final_number, last_number, number
 
 

@@ -124,7 +124,7 @@ def create(
 
 def _read(file: str | None, overrides: Mapping[str, Any]) -> Any:
     # Imported here: the spec parser takes 50 ms, which `ls` and `show` do not need.
-    from tunefleet.spec.documents.campaign_file import parse_federation
+    from tunefleet.spec.documents.federation_file import parse_federation
     from tunefleet.spec.file_decoder import decode_file
 
     if file is None:

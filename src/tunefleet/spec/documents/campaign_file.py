@@ -1,9 +1,9 @@
-"""Parses campaign files, the scheduler's `config.yaml` with one top-level key per campaign, and federation files."""
+"""Parses a campaign file, the scheduler's `config.yaml` with one top-level key per campaign."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -11,8 +11,6 @@ from pydantic import ValidationError
 from tunefleet.errors import Fault, SpecError
 from tunefleet.spec.documents.campaign_document import CampaignSpec
 from tunefleet.spec.documents.fault_messages import explain, fault_at
-from tunefleet.spec.documents.overrides import deep_set
-from tunefleet.spec.options.federation_options import FederationSpec
 from tunefleet.spec.text import Path, Source, read_text
 from tunefleet.spec.value_preview import first_faults
 
@@ -116,32 +114,3 @@ def _follows(fault: Sequence[str], absent: Sequence[str]) -> bool:
     sibling = len(absent) > 1 and list(fault[:-1]) == list(absent[:-1])
     decided = len(absent) == 1 and absent[0] in _DECIDING and fault[0] in _DECIDED
     return list(fault[: len(absent)]) == list(absent) or sibling or decided
-
-
-def parse_federation(
-    text: str, *, overrides: Mapping[str, Any] | None = None, filename: str | None = None
-) -> FederationSpec:
-    """Parse the spec of a federation.
-
-    Args:
-        text: YAML or JSON; may be empty.
-        overrides: Dotted path → value to set before validation.
-        filename: Its name, for messages.
-
-    Raises:
-        SpecError: If anything is invalid; lists every error, in the order of the text, with line and column.
-    """
-    source = read_text(text, filename=filename)
-    data = {} if source.data is None else source.data
-    if not isinstance(data, dict):
-        raise SpecError([Fault("", "the file is not a mapping (`key: value` lines)", 1, 1)], filename=filename)
-    for path, value in (overrides or {}).items():
-        deep_set(data, path, value)
-    try:
-        return FederationSpec.model_validate(data)
-    except ValidationError as error:
-        # With overrides, the positions no longer match the user's file.
-        faults = explain(error, FederationSpec, Source(data) if overrides else source)
-        if overrides:
-            faults = [Fault(fault.path, fault.message, hint=fault.hint) for fault in faults]
-        raise SpecError(first_faults(faults), filename=filename) from None

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from tunefleet.spec.base import Block, NaturalFloat, NaturalInt, NotBool, PositiveFloat, PositiveInt, as_list, wrong
-from tunefleet.spec.options.answer_schema import ExactMatchSpec
+from tunefleet.spec.options.answer_match import ExactMatchSpec
 from tunefleet.spec.options.resources import MAX_SHARDS
 
 # The reasons of `lifecycle.task` that are charged to `retry.max_attempts`.

@@ -21,7 +21,7 @@ from tunefleet.spec.base import (
     many_wrong,
     wrong,
 )
-from tunefleet.spec.options.answer_schema import MatchSpec
+from tunefleet.spec.options.answer_match import MatchSpec
 from tunefleet.spec.options.data import TrainingData
 from tunefleet.spec.options.generation import Stops, Temperature, TokenCount, TopP
 from tunefleet.spec.options.rows import DataSource

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
-from tunefleet.spec.options.answer_schema import MatchSpec
+from tunefleet.spec.options.answer_match import MatchSpec
 
 _MARK: Final = "####"
 _NO_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)

@@ -11,7 +11,7 @@ from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from tunefleet.analysis.dataset.notes import Notes
 from tunefleet.errors import DataError
-from tunefleet.spec.options.answer_schema import ExactMatchSpec
+from tunefleet.spec.options.answer_match import ExactMatchSpec
 from tunefleet.workloads.common.answer_extraction import compare, extractor
 from tunefleet.workloads.data.formats import Place
 from tunefleet.workloads.data.readers import numbered

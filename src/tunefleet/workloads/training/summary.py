@@ -7,7 +7,7 @@ from typing import Any
 
 from tunefleet.schemas.job_folder import Job
 from tunefleet.spec import EvaluateSpec, TrainingTaskSpec
-from tunefleet.spec.options.answer_schema import ExactMatchSpec
+from tunefleet.spec.options.answer_match import ExactMatchSpec
 from tunefleet.workloads.training.dataset import TrainingData
 from tunefleet.workloads.training.report import FinishedRun, contract_keys, effective_settings, throughput
 from tunefleet.workloads.training.samples import Answer, right
