@@ -38,18 +38,20 @@ _CONTINUE_WITH: Final = {"held": "retry", "paused": "resume", "stopped": "start"
 def run(
     config: Config = CONFIG,
     *,
-    data: Annotated[Path | None, typer.Option(help="Data folder of a server that is started.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port of that server.")] = None,
-    workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Workers of that server.")] = 1,
+    data: Annotated[Path | None, typer.Option(help="Data folder, if a server is started.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port, if a server is started.")] = None,
+    workers: Annotated[
+        int, typer.Option("--workers", metavar="N", min=1, help="Number of workers, if a server is started.")
+    ] = 1,
     as_json: Json = False,
 ) -> None:
     """Run the campaigns of a file until Ctrl-C and print their logs.
 
-    Uses the server of `tunefleet up` or `tunefleet login`. If there is none, or it does not respond, it starts a server
-    and a worker on this machine, as `tunefleet up` does, and stops them at the end; the campaigns continue at the next
-    start. A campaign that is held, or that you have paused or stopped, stays so; the command to continue it is printed.
-    Settings are read from the environment and from .env in this folder. With --json each line is a JSON object on
-    standard output.
+    Uses the server started by `tunefleet up` or saved by `tunefleet login`. If there is none, or it does not
+    respond, the command starts a server and a worker on this machine and stops them on exit; the campaigns continue
+    at the next start. Campaigns that are held, paused or stopped stay that way; the command to continue each one is
+    printed. Settings are read from the environment and from .env in this folder. With --json, each line on standard
+    output is a JSON object.
     """
     from tunefleet.cli.local_cluster.supervisor import LocalFleet
     from tunefleet.cli.local_cluster.up import stop_on_signal

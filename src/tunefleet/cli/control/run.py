@@ -63,17 +63,18 @@ def run(
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(
-            "--gpu", metavar="GPUS", help="all, none, or comma-separated indexes and UUIDs; these GPUs are claimed."
-        ),
+        typer.Option("--gpu", metavar="GPUS", help="GPUs to claim: all, none, or comma-separated indexes or UUIDs."),
     ] = None,
-    no_http: Annotated[bool, typer.Option("--no-http", help="Do not open a port; commands are sent as files.")] = False,
+    no_http: Annotated[
+        bool, typer.Option("--no-http", help="Do not open a port; commands are sent through files.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run a training script with control, pause and resume.
 
-    Each Hugging Face Trainer in the script, also under torchrun or accelerate, gets control, a journal and verified
-    checkpoints. Ctrl-C goes to the script as usual; SIGTERM pauses. The exit code is the script's.
+    Adds control, a journal and verified checkpoints to each Hugging Face Trainer in the script, including under
+    torchrun and accelerate. Ctrl-C is passed to the script; SIGTERM pauses the run. The exit code is that of the
+    script.
     """
     settings = load(ClientSettings)
     environment = inherited_environment()

@@ -40,7 +40,7 @@ def uninstall(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Remove the files of Tunefleet from this machine.
+    """Remove Tunefleet's files from this machine.
 
     The data folder (runs, metrics, artifacts) is kept unless --data is given; a folder in use is never removed. Remove
     the package itself with `pip uninstall tunefleet`.

@@ -45,7 +45,7 @@ def push(
 ) -> None:
     """Upload a file or folder; use it in a workflow file as `data: {artifact: NAME}`.
 
-    Files that the server already has are skipped; an interrupted upload resumes.
+    Files that are already on the server are skipped, and an interrupted upload resumes.
     """
     with connect(patience_s=10.0, refused_s=None) as client, transfer_bar() as on_progress:
         pushed = client.data.push(path, name=name, kind=kind, on_progress=on_progress)
@@ -128,9 +128,9 @@ def try_(
     task: Annotated[str | None, typer.Option("--task", metavar="NAME", help="Name of the task.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run the steps of a data task on the first rows of each source, on this machine.
+    """Try the steps of a data task on this machine, with the first rows of each source.
 
-    Steps that need all rows (sample, split) are skipped. Needs the libraries that read data, but no server.
+    Steps that need all rows (sample, split) are skipped. Needs the data libraries, but no server.
     """
     # Parsed here first: this process can show errors with their lines, as `validate` does.
     parse_workflow(read_document(Path(file))[0], filename=file)
@@ -168,9 +168,9 @@ def preview(
 ) -> None:
     """Preview the training data: trained and masked tokens.
 
-    Trained tokens are green, tokens beyond max_seq_length are struck through; then come the lengths of all rows.
-    Without colors they are marked with ⟦ ⟧ and ⟨ ⟩. Needs the training libraries; a server only for
-    `data: {artifact: NAME}`, which is downloaded from it.
+    Trained tokens are green, and tokens beyond max_seq_length are struck through; without colors they are marked
+    with ⟦ ⟧ and ⟨ ⟩. The distribution of row lengths follows. Needs the training libraries, and a server only to
+    download `data: {artifact: NAME}`.
     """
     text, _ = read_document(Path(file))
     # Parsed here first, so that errors are shown with their lines.

@@ -33,10 +33,12 @@ def compare(
         ),
     ],
     *,
-    force: Annotated[bool, typer.Option("--force", help="Compare evaluations with different settings, too.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Compare even if the evaluations used different settings.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Compare evaluations, with the significance of differences."""
+    """Compare evaluations and the significance of their differences."""
     with connect() as client, tempfile.TemporaryDirectory(prefix="tunefleet-compare-") as folder:
         details = [_ended(client, one_task(client, task)) for task in dict.fromkeys(tasks)]
         found = {detail.id: results.executor_result(detail) for detail in details}
