@@ -56,7 +56,7 @@ def export(server: Server, *, shown: bool) -> str:
 
 
 def test_a_merge_that_no_worker_could_run_is_refused_at_once() -> None:
-    fault = Fault("spec.resources", "no worker could run the task tune-gguf: unschedulable: w1 lacks gguf.", 3, 1)
+    fault = Fault("spec.resources", "no worker could run task tune-gguf: unschedulable: w1 lacks gguf.", 3, 1)
     server = Server(SpecError([fault]))
     said = export(server, shown=True)
     assert server.asked[0].strict

@@ -90,7 +90,7 @@ def list_(*, as_json: Json = False) -> None:
     elif found:
         say(view.campaign_table(found))
     else:
-        say("No campaigns yet. Create some with `tunefleet campaign start --config FILE`.")
+        say("No campaigns yet. Create one with `tunefleet campaign start --config FILE`.")
 
 
 @examples("tunefleet campaign show daily")

@@ -152,7 +152,7 @@ def _model(spec: CampaignSpec, known: CampaignDetail | None, forecast: Forecast)
 
 def _next(spec: CampaignSpec, known: CampaignDetail | None) -> str:
     if not spec.enabled:
-        return "nothing: not enabled"
+        return "nothing (not enabled)"
     if known is None or known.cycle is None:
         return "starts cycle 0"
     cycle = known.cycle

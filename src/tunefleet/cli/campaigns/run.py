@@ -63,7 +63,7 @@ def run(
         _print_settings(name, spec, settings)
     folder = config.expanduser().parent
     if _answers():
-        err().print("Using the running server and its settings; campaigns continue without this command.")
+        err().print("Using the running server and its settings; campaigns continue after this command ends.")
         with connect(patience_s=30.0, refused_s=None) as client, stop_on_signal(None) as stop_requested:
             _follow(client, specs, folder, stop_requested, as_json=as_json)
         err().print("The campaigns continue on the server. Stop one with `tunefleet campaign stop NAME`.")
@@ -75,7 +75,9 @@ def run(
         err().print(f"Started a server at {fleet.url}, data in {fleet.data}.")
         err().print(f"Waiting for {plural(workers, 'worker')} to connect, up to {_WORKERS_S:g} s.")
         if len(fleet.await_workers(_WORKERS_S, stop_requested)) < workers and not stop_requested.is_set():
-            err().print("Not all workers have connected; runs stay queued. See `tunefleet workers ls`.", style="warn")
+            err().print(
+                "Not all workers have connected, so runs stay queued. See `tunefleet workers ls`.", style="warn"
+            )
         with Client(fleet.url, fleet.key, patience_s=30.0) as client:
             _follow(client, specs, folder, stop_requested, as_json=as_json)
         fleet.stop()

@@ -90,7 +90,7 @@ def _ask(
     reply = control.send(COMMANDS[operation].value, data)
     if not wait:
         return reply
-    with view.waiting(f"{operation}: sent to {control.job_id}, which acts at the end of its step") as on_state:
+    with view.waiting(f"{operation}: sent to {control.job_id}; it takes effect at the end of the step") as on_state:
         state = wait_for(lambda: _outcome(control, reply.command_id), timeout_s, on_state)
         # The reply may come before the process has freed its GPU, which the next command may need.
         if operation in _ENDING and state.state != "failed" and is_settled(state):
@@ -174,7 +174,9 @@ def abort(
     Existing checkpoints are kept.
     """
     if not force:
-        err().print(Text(f"Job {job} stops without saving; progress since its last checkpoint is lost.", "warn"))
+        err().print(
+            Text(f"Job {job} will stop without saving; progress since its last checkpoint will be lost.", "warn")
+        )
     confirm(f"Abort {job}? (--force skips this question)", yes=force, option="--force")
     _command("abort", job, remote, token, (no_wait, timeout, as_json))
 
@@ -217,7 +219,9 @@ def set_(
 def curl(
     job: JobId,
     operation: Annotated[str, typer.Argument(metavar="COMMAND", help=f"status, {', '.join(COMMANDS)}.")] = "status",
-    pairs: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE…", help="For set.")] = None,
+    pairs: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE…", help="Settings for the set command.")
+    ] = None,
     *,
     remote: Remote = None,
     as_json: Json = False,

@@ -118,8 +118,8 @@ def create(
     else:
         say(view.url_with_token(url, made.token))
         say(
-            "A worker needs only this URL; it is valid for this federation only. "
-            f"Show it again: tunefleet federation token {made.id}",
+            "Workers need only this URL, which is valid for this federation only. To show it again: "
+            f"tunefleet federation token {made.id}",
             style="dim",
         )
     if hold:
@@ -141,7 +141,8 @@ def _read(file: str | None, overrides: Mapping[str, Any]) -> Any:
         text = decode_file(path.read_bytes(), str(path))
     except FileNotFoundError as error:
         raise InputError(
-            f"There is no file {path}.", hint="FILE is a YAML file; use --name for the name and --set for other fields."
+            f"File {path} not found.",
+            hint="FILE must be a YAML file; use --name for the name and --set for other fields.",
         ) from error
     except OSError as error:
         raise InputError(f"{path} cannot be read.", hint=str(error)) from error
@@ -223,7 +224,7 @@ def rollback(
     if as_json:
         print_json(made)
     else:
-        say(f"Published version {version} again as version {made.version}; workers fetch it with their next poll.")
+        say(f"Published version {version} again as version {made.version}; workers fetch it at their next poll.")
 
 
 @examples("tunefleet federation start 3")
@@ -285,10 +286,11 @@ def token(
     """Print the URL for workers with its token, or replace a leaked token."""
     old_for_s = 0.0 if keep_old is None else parse_duration(keep_old)
     if old_for_s and not replace:
-        raise InputError("--keep-old applies to a token that is replaced.", hint="Add --replace.")
+        raise InputError("--keep-old applies only when a token is replaced.", hint="Add --replace.")
     if worker is not None and replace:
         raise InputError(
-            "--for and --replace cannot be combined.", hint="Replace first; that revokes the tokens of all names, too."
+            "--for and --replace cannot be combined.",
+            hint="Replace the token first; this also revokes the tokens of individual workers.",
         )
     if replace:
         when = "immediately" if not old_for_s else f"in {keep_old}"

@@ -218,7 +218,7 @@ def _show_result(task: TaskDetail, adapter: Path, base: str | None) -> None:
     exact_match = held_out["exact_match"]
     say()
     rise = Text.assemble((f"{exact_match['before']:.1%}", "warn"), " → ", (f"{exact_match['after']:.1%}", "good"))
-    rows = f" on {exact_match['rows']} sentences with names and things that are not in the training data"
+    rows = f" on {exact_match['rows']} sentences with names and objects that are not in the training data"
     say(Text.assemble(("Exact match ", "head"), rise, rows))
     fall = Text.assemble((f"{before:.2f}", "warn"), " → ", (f"{after:.2f}", "good"))
     say(Text.assemble(("Eval loss ", "head"), fall, " nats per token"))

@@ -156,7 +156,7 @@ def _deliver_result(
     files = {file.name: file for file in client.tasks.files(detail.id).files}
     result = next((files[name] for name in reversed(RESULT_NAMES) if name in files), None)
     if result is None:
-        raise InputError(f"The server has no result of {detail.id}.", hint=f"The run is {detail.status}.")
+        raise InputError(f"The server has no result for {detail.id}.", hint=f"The run is {detail.status}.")
     # The same selection as on the worker: artifacts that are a single file; of a trained folder, its archive.
     single = {made.name for made in client.artifacts.iterate(task_id=detail.id) if made.metadata.get(SINGLE_FILE)}
     sent = []

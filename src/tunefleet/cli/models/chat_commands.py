@@ -114,7 +114,7 @@ def _names(view: ChatView, *, base: bool, model: str | None) -> list[str]:
         raise InputError("--base needs a fine-tuned model to compare with.", hint="Use a training run as RUN.")
     if base and BASE not in view.models:
         raise InputError(
-            "The GPU has not enough memory for both models.",
+            "The GPU does not have enough memory for both models.",
             hint=f"Omit --base; see `tunefleet logs {view.task_id}`.",
         )
     if base:

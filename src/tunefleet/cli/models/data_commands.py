@@ -75,7 +75,7 @@ def ls(
     elif found:
         say(artifact_table(found))
     else:
-        say(f"No {kind} matches." if kind else "No data yet. Upload some with `tunefleet data push PATH`.")
+        say(f"No {kind} matches." if kind else "No data yet. Upload a file or folder with `tunefleet data push PATH`.")
 
 
 @examples("tunefleet data show train.jsonl")
@@ -151,7 +151,7 @@ def try_(
         counts.add_row(name, f"{count['rows_in']:,}", f"{count['rows_out']:,}", f"{count['bad']:,}")
     say(counts)
     if found["left_out"]:
-        say(f"Skipped, need all rows: {', '.join(found['left_out'])}", style="dim")
+        say(f"Skipped because they need all rows: {', '.join(found['left_out'])}", style="dim")
 
 
 for _function, _name in ((push, "push"), (ls, "ls"), (show, "show"), (rm, "rm"), (try_, "try")):
@@ -259,8 +259,8 @@ def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType | Non
     yield "shape", f"{found['shape']} ({', '.join(found['columns'])})"
     yield (
         "tokens",
-        f"{lengths['shortest']} shortest, {lengths['median']:.0f} median, {lengths['p95']:.0f} at 95%,"
-        f" {lengths['longest']} longest",
+        f"shortest {lengths['shortest']}, median {lengths['median']:.0f}, p95 {lengths['p95']:.0f},"
+        f" longest {lengths['longest']}",
     )
     yield "trained", f"{found['trained_share']:.0%} of the tokens"
     cut = found["truncated_share"]

@@ -29,7 +29,7 @@ Data = Annotated[
         help="The server's data folder; TUNEFLEET_DATABASE_URL takes precedence for the database.",
     ),
 ]
-_WITHOUT_FILES = "Database only: files (artifacts) stay in {where}."
+_WITHOUT_FILES = "This covers the database only; files (artifacts) stay in {where}."
 
 
 @examples("tunefleet db check", "tunefleet db check --json | jq .current")
@@ -87,7 +87,7 @@ def migrate(*, data: Data = None, as_json: Json = False) -> None:
     if copy is not None:
         say(f"The old database is kept in {copy}.")
     elif migrated:
-        say("PostgreSQL: no copy was kept. Before the next upgrade run pg_dump or `tunefleet backup`.")
+        say("PostgreSQL: no copy was kept. Before the next upgrade, run pg_dump or `tunefleet backup`.")
 
 
 @examples("tunefleet backup fleet.zip", "TUNEFLEET_DATABASE_URL=postgresql://… tunefleet backup fleet.zip")
@@ -106,7 +106,7 @@ def backup(
 
     target, folder = _place(data)
     if not file.absolute().parent.is_dir():
-        raise StoreError(f"There is no folder {file.absolute().parent}.", hint="Create it first.")
+        raise StoreError(f"Folder {file.absolute().parent} not found.", hint="Create it first.")
     try:
         manifest = write(target, file, progress=_shown(as_json))
     except OSError as error:

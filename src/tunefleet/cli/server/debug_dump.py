@@ -93,7 +93,7 @@ def debug_dump(
         _write(target, name, [part for part in made if part.missing is None], redactor)
     except OSError as error:
         raise MachineError(
-            f"{target} cannot be written: {error.strerror or error}.", hint="Name another file."
+            f"{target} cannot be written: {error.strerror or error}.", hint="Choose another file."
         ) from error
     if as_json:
         print_json({"file": str(target), "missing": {part.name: redactor.text(part.missing or "") for part in missing}})

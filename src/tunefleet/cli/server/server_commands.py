@@ -119,7 +119,7 @@ def servers(*, as_json: Json = False) -> None:
         print_json(view)
         return
     if not view.shared:
-        say("This is the only server on its database.")
+        say("This is the only server that uses its database.")
         return
     listing = table("server", "host", "url", "version", "role", right=())
     for each in view.servers:

@@ -91,7 +91,7 @@ def _print(details: list[TaskDetail], found: dict[str, dict[str, Any]], rows: li
             style="dim",
         )
     if not all(row.comparable for row in rows):
-        say("Evaluated with different settings (--force): no significance is computed.", style="dim")
+        say("The evaluations used different settings (--force), so significance is not computed.", style="dim")
 
 
 def _value(metric: dict[str, Any] | None) -> Text:

@@ -230,7 +230,7 @@ class UnschedulableNotice:
             raise ConflictError(what, hint=f"It stays queued. Cancel it with `tunefleet cancel {task.id}`.")
         err().print(Text(what, style="warn"))
         err().print(
-            f"It waits for an eligible worker. See `tunefleet why {task.id}`; with --strict it is an error.",
+            f"It starts when a worker is eligible. See `tunefleet why {task.id}`; to fail instead, use --strict.",
             style="dim",
         )
 

@@ -98,7 +98,7 @@ def stop(
         command = client.tasks.stop(one_task(client, task), save=not no_save)
         _report(client, command, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
     if not as_json:
-        say("Its artifacts are there when the run has completed.", style="dim")
+        say("Artifacts are available once the run has completed.", style="dim")
         say(next_block([("Follow", f"tunefleet follow {command.task_id}")]))
 
 
