@@ -286,7 +286,7 @@ async def test_what_cannot_be_used_is_refused_at_once(lab: Lab, data: Path) -> N
         "mailto:a@b.c?bcc=x@y.z",
         "https://a b/",
     ):
-        with pytest.raises(InputError, match="The address must"):
+        with pytest.raises(InputError, match="The URL must"):
             await channel(lab, to)
     with pytest.raises(InputError, match="does not support the format slack"):
         await channel(lab, "mailto:a@b.c", format="slack")
