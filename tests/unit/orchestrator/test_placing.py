@@ -90,7 +90,7 @@ async def test_fp16_without_a_gpu_in_the_fleet_is_told_at_the_submit(
     await with_gpus(lab, *gpus)
     made = await workflows.submit(lab.core, lab.admin, SubmitRequest(document=TRAIN + f"  training: {training}\n"))
     why_not = "unschedulable: w1 has 0 GPUs, 1 are needed for training.fp16."
-    assert made.warnings == ((f"The task {made.tasks[0].name} is {why_not}",) if warned else ())
+    assert made.warnings == ((f"Task {made.tasks[0].name} is {why_not}",) if warned else ())
 
 
 async def test_fault_06_a_worker_that_is_alone_gets_the_second_try_too(lab: Lab) -> None:
@@ -290,7 +290,7 @@ async def test_a_wide_task_is_gathered_for_and_says_so(lab: Lab) -> None:
     lab.clock.advance(1.0)
     narrow = await lab.submit(asking("{gpu: {count: 1}}"))
     assert await worker.offers() == ()
-    assert str((await lab.task(wide)).why).startswith("waiting: w1 is reserved for it until enough is free")
+    assert str((await lab.task(wide)).why).startswith("waiting: w1 is reserved for it until enough resources are free")
     assert f"is reserved for {wide}" in str((await lab.task(narrow)).why)
     await worker.finish(running.token, result={})
     (offer,) = await worker.offers()

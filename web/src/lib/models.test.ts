@@ -105,7 +105,7 @@ test("an uploaded model is its own source; a file for llama.cpp cannot be loaded
   const loading = loadingOf(one(artifact({ kind: "model", name: "tiny", digest: "d" })));
   expect(loading).toMatchObject({ source: { identifier: "./tiny" }, inputs: { "model.source.identifier": "d" } });
   expect(loadingOf(one(artifact({ kind: "gguf" }, {})))).toMatch("llama.cpp");
-  expect(loadingOf(one(artifact({})))).toMatch("base model is not known");
+  expect(loadingOf(one(artifact({})))).toMatch("base model is unknown");
 });
 
 test("an adapter is merged; a full model is only exported", () => {

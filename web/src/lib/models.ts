@@ -83,7 +83,7 @@ export function loadingOf({ artifact, form, name, base }: Model): Loading | stri
   if (form === "gguf") return "A GGUF file runs in llama.cpp, not on a worker.";
   if (form === "base" || (form === "full" && !origin))
     return { name, source: { identifier: `./${name}` }, inputs: { [SOURCE]: digest }, plain: false };
-  if (!origin || base === null) return "Its base model is not known.";
+  if (!origin || base === null) return "Its base model is unknown.";
   const uploaded = Object.entries(origin.inputs ?? {}).filter(([pointer]) => pointer === SOURCE);
   return {
     name,
