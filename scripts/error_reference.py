@@ -32,17 +32,17 @@ the last part of `type` in a response from the [HTTP API](http-api.md), and `err
 
 _ANSWERS: Final = {
     "method_not_allowed": "The route does not support this HTTP method.",
-    "body_stalled": "No data of the request body arrived for 120 seconds.",
+    "body_stalled": "No request body data arrived for 120 seconds.",
     "not_acceptable": "`/metrics` was requested in an unsupported format.",
     "unsupported_media_type": "The content type of the request body is not supported.",
-    "range_invalid": "The requested range is not in the file.",
+    "range_invalid": "The requested range is outside the file.",
     "request_invalid": "The request body or a parameter is invalid.",
     "internal": "A bug in the server.",
     "error": "An uncategorized error.",
 }
 """What is an answer of the server and no class of its own, or means something else there."""
 
-_LOOK: Final = "Correct the value, name or file that the message gives."
+_LOOK: Final = "Correct the value, name or file given in the message."
 WAYS_OUT: Final = {
     "spec_invalid": "Fix the errors at the lines given. `tunefleet validate FILE` lists them without submitting.",
     "request_invalid": "Send a body that matches the route's schema; `faults` lists the invalid fields.",
@@ -53,8 +53,9 @@ WAYS_OUT: Final = {
     "adapter_refused": "Train with the same base model and `lora` block as the other participants.",
     "artifact_invalid": "Upload the files again. They were damaged, or a path leads outside its folder.",
     "unauthenticated": "Set a valid key with `tunefleet login` or `TUNEFLEET_KEY`.",
-    "forbidden": "Use a key with the role that the message names, or ask an admin of the project.",
-    "not_found": "Check the id with `tunefleet ls`. Resources that your key may not see are reported as not found too.",
+    "forbidden": "Use a key with the role given in the message, or ask an admin of the project.",
+    "not_found": "Check the id with `tunefleet ls`. "
+    "Resources that your key has no access to are also reported as not found.",
     "method_not_allowed": "Use a method listed under [Routes](http-api.md#routes).",
     "not_acceptable": "Send `Accept: text/plain` or `application/json`.",
     "conflict": "Wait for the state to change, or change it. The message describes the conflict.",
@@ -71,14 +72,15 @@ WAYS_OUT: Final = {
     "error": "Read the message. The log of the process that reported it has more details.",
     "internal": "Check the server's log and report the bug.",
     "store_unusable": "Check the database and the data folder with `tunefleet doctor`.",
-    "unreachable": "Check with `tunefleet doctor` that it is running and reachable.",
-    "machine": "Free or install what the message names. `tunefleet doctor` lists everything that is missing.",
+    "unreachable": "Run `tunefleet doctor` to check that it is running and reachable.",
+    "machine": "Free up or install the resource named in the message. "
+    "`tunefleet doctor` lists everything that is missing.",
     "step_failed": "The step is retried automatically. `tunefleet campaign logs` shows the cause.",
     "cycle_failed": "Fix the cause named in the message, then run `tunefleet campaign retry`.",
     "order_failed": "Read the provider's message in `tunefleet campaign logs`, then run `tunefleet campaign retry`.",
     "misconfigured": "Fix the campaign file or the setting named in the message, then run `tunefleet campaign resume`.",
     "diverged": "Lower `training.learning_rate`, or set `on_nan: rollback`.",
-    "merge_failed": "Read the message: it has the exit code of the merge process.",
+    "merge_failed": "Read the message: it contains the exit code of the merge process.",
     "not_now": "Use an existing job in a state that allows the request.",
     "delivery_failed": "See [a failed delivery](../how-to/debug-a-failed-workflow.md"
     "#a-delivery-is-delayed-or-has-failed).",
@@ -91,15 +93,15 @@ WAYS_OUT: Final = {
 _OF_THE_PROGRAM: Final = "Read the traceback in `tunefleet show RUN` and `tunefleet logs RUN`."
 REASONS: Final = {
     "upstream_failed": "Fix the task named in the error, then run `tunefleet retry`.",
-    "bad_input": "Fix what the error names and submit again. Retrying the same workflow file fails again.",
+    "bad_input": "Fix the problem described in the error and submit again. Retrying without changes fails again.",
     "bug": _OF_THE_PROGRAM,
     "out_of_memory": "Use a smaller `batch_size` or `max_seq_length`, or a worker with more memory.",
     "disk_full": "Free disk space on the worker, then run `tunefleet retry`.",
     "network": "Check that the worker can reach the host named in the error, then run `tunefleet retry`.",
     "killed": "Find out who sent the signal. If no one did, it was probably the kernel's out-of-memory killer.",
     "crashed": _OF_THE_PROGRAM,
-    "timeout": "Raise `limits.max_runtime_s`, or give the task less work.",
-    "stalled": "Check in `tunefleet logs RUN` where it hangs. If it is just slow, raise `limits.stall_after_s`.",
+    "timeout": "Raise `limits.max_runtime_s`, or reduce the amount of work in the task.",
+    "stalled": "Use `tunefleet logs RUN` to see where it hangs. If it is just slow, raise `limits.stall_after_s`.",
     "diverged": "Lower `training.learning_rate`, or set `on_nan: rollback`.",
     "delivery_failed": "Fix the destination. See [Debug a failed workflow](../how-to/debug-a-failed-workflow.md"
     "#a-delivery-is-delayed-or-has-failed).",

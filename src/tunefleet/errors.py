@@ -21,7 +21,7 @@
     ├── StoreError           the database or data folder cannot be used
     ├── UnreachableError     the server, or a service that it needs, does not respond
     │   └── NotLeadingError  a former leader attempted an operation that is reserved to the leader
-    └── MachineError         this machine lacks a port, disk space, a device or a package
+    └── MachineError         a port, disk space, a device or a package is unavailable on this machine
 
 `str(error)` and `error.hint` are for the user and may be shown to the caller; `error.detail` is for logs only and is
 never sent over the network.
@@ -272,7 +272,7 @@ class NotLeadingError(UnreachableError):
 
 
 class MachineError(TunefleetError):
-    """This machine lacks a port, disk space, a device or a package."""
+    """A port, disk space, a device or a package is unavailable on this machine."""
 
     code = "machine"
 

@@ -42,7 +42,7 @@ async def test_a_training_that_is_done_is_told_whole_and_signed(lab: Lab, receiv
     assert not verified(seen, secret, lab.clock.wall + 301.0), "somebody sends it again"
     said = seen.json
     assert said["id"] == seen.headers["webhook-id"] == told.id
-    assert said["text"] == ("Run train is complete. It ran 3h 5m on gpu-1. Its last loss was 0.75, at step 4.")
+    assert said["text"] == ("Run train is complete. It ran for 3h 5m on gpu-1. Its last loss was 0.75, at step 4.")
     assert (said["title"], said["command"]) == ("train is complete", f"tunefleet show {task_id}")
     assert said["url"] == f"https://fleet.example.org/api/v1/tasks/{task_id}"
     assert (said["task"]["loss"], said["task"]["step"], said["task"]["runtime_s"]) == (0.75, 4, 11100.0)
@@ -52,7 +52,7 @@ async def test_a_training_that_is_done_is_told_whole_and_signed(lab: Lab, receiv
     ("reason", "error", "event", "text"),
     [
         ("bad_input", "The dataset has no field text", "failed", "failed: an input named in its workflow file is"),
-        ("disk_full", None, "failed", "failed: the disk is full. It ran 1m 15s on w1."),
+        ("disk_full", None, "failed", "failed: the disk is full. It ran for 1m 15s on w1."),
         ("diverged", "see https://u:pw@example.org/x", "failed", "see https://****@example.org/x. It ran"),
     ],
 )

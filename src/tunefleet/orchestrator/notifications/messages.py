@@ -65,7 +65,8 @@ class Happening:
             sentences.append(_AGAIN)
         if task.runtime_s is not None:
             at = f" on {task.worker_id}" if task.worker_id else ""
-            sentences.append(f"It {'has run' if task.status == 'running' else 'ran'} {duration(task.runtime_s)}{at}.")
+            verb = "has run" if task.status == "running" else "ran"
+            sentences.append(f"It {verb} for {duration(task.runtime_s)}{at}.")
         if task.loss is not None:
             sentences.append(f"Its last loss was {task.loss:.4g}, at step {task.step}.")
         return " ".join(sentences)
