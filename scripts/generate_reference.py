@@ -163,7 +163,7 @@ FIRST_KIND = next(iter(TASK_KINDS))
 REFUSALS = """\
 ## Refused keys
 
-These keys exist in other systems or are planned. They are refused, so that no option is silently ignored. A key of
+These keys exist in other systems or are planned. They are rejected so that no option is silently ignored. A key of
 another task kind is also refused, and the error lists the kinds that have it.
 
 | Keys below `spec` | Why | Instead |

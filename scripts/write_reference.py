@@ -178,9 +178,8 @@ def _usage(command: Any, words: str) -> Iterator[str]:
         for name, below in command.commands.items():
             yield from _usage(below, f"{words} {name}")
         return
-    names = [each.metavar or each.name.upper() for each in command.params if each.param_type_name == "argument"]
     yield f"### {words}\n"
-    yield f"`{' '.join([words, *names])}`\n"
+    yield f"`{' '.join([words, *man_page.arguments(command)])}`\n"
     yield inspect.cleandoc(command.help or "").partition("\f")[0].strip() + "\n"
     options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
     for option in options:
@@ -198,9 +197,8 @@ def command_line_page() -> str:
     parts = [
         "# Command line\n",
         "<!-- Written by `make docs` from src/tunefleet/cli; edit the docstrings there. -->\n",
-        "Every command takes `--help`. Wherever an id is expected, a unique prefix is enough. The [exit",
-        "code](exit-codes.md) is the result of a command. Most commands take `--json`; those that run until they",
-        "are stopped print their log.\n",
+        "Every command has `--help`, and most have `--json`. Wherever an id is expected, a unique prefix is enough.",
+        "`list` and `ls` are interchangeable. See also the [exit codes](exit-codes.md).\n",
     ]
     panel = ""
     for entry in Root.table:

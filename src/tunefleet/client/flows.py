@@ -152,7 +152,7 @@ def _wait_for_command(
             return command
         if deadline is not None and time.monotonic() >= deadline:
             target = command.task_id or command.worker_id
-            raise TimeoutError(f"The command {command.command} for {target} is still {command.state}.")
+            raise TimeoutError(f"Command {command.command} for {target} is still {command.state}.")
 
 
 def pause_and_wait(task_id: str, *, timeout_s: float | None = None) -> Flow[TaskDetail]:
@@ -178,11 +178,11 @@ def pause_and_wait(task_id: str, *, timeout_s: float | None = None) -> Flow[Task
     if task.status == TaskStatus.PAUSED:
         return task
     if TaskStatus(task.status).final:
-        raise ConflictError(f"The run {task.id} became {task.status} before it was paused.")
+        raise ConflictError(f"Run {task.id} became {task.status} before it was paused.")
     commands = yield from ask(workflow_routes.list_commands(task.id))
     failed = [each.message for each in commands if each.command == "pause" and each.state == "failed"]
     why = f": {failed[-1]}" if failed else "."
-    raise ConflictError(f"The run {task.id} could not be paused{why}", hint="The training run continues.")
+    raise ConflictError(f"Run {task.id} could not be paused{why}", hint="The training run continues.")
 
 
 def all_pages(first: Callable[[str | None], Call[Page[T]]]) -> Stream[T]:

@@ -142,7 +142,8 @@ class PublishSettings(ProcessSettings):
     }
 
     hf_token: SecretStr | None = Field(default=None, validation_alias=variable("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"))
-    """Hugging Face token with write permission. Default: the token saved by `hf auth login`."""
+    """Hugging Face token with write permission. Default: the token saved by `hf auth login`. On a worker it gives
+    access to gated and private models, and `push` tasks publish with it."""
     hf_endpoint: str | None = Field(default=None, validation_alias=variable("HF_ENDPOINT"))
     """URL of a hub other than huggingface.co, such as a company mirror."""
     s3_endpoint: str | None = Field(default=None, validation_alias=variable("TUNEFLEET_S3_ENDPOINT"))

@@ -240,10 +240,10 @@ class ServerSettings(RedisSettings, TlsSettings, ClusterSettings):
         if value in {"fixed_pipeline", "static_round_robin", "static_worker"}:
             raise ValueError(
                 "this research baseline is not supported, because it ignores which workers are free; "
-                "leave it out, or write adaptive"
+                "remove it, or use adaptive"
             )
         if value != "adaptive":
-            raise ValueError("unknown mode; leave it out, or write adaptive")
+            raise ValueError("unknown mode; remove it, or use adaptive")
         return value
 
     @property

@@ -89,11 +89,11 @@ class CampaignDatasetSpec(Block):
         given = [key for key in _PLACES if getattr(self, key) is not None]
         faults: Faults = []
         if not given:
-            faults.append(("", "has no data source", "give one of name, path and s3"))
-        faults += [(key, f"cannot be combined with {given[0]}", "give one of them") for key in given[1:]]
+            faults.append(("", "has no data source", "set one of name, path and s3"))
+        faults += [(key, f"cannot be combined with {given[0]}", "set one of them") for key in given[1:]]
         if given and given[0] != "name":
             faults += [
-                (key, "is only for Hub datasets", "leave it out, or give name")
+                (key, "is only for Hub datasets", "remove it, or set name")
                 for key in _HUB_ONLY
                 if getattr(self, key) is not None
             ]
@@ -114,7 +114,7 @@ class CampaignDatasetSpec(Block):
         """
         given = {key for key in self.model_fields_set if getattr(self, key) is not None}
         unused = sorted(given & set(INSTRUCTION_FIELDS if chat else CHAT_FIELDS))
-        hint = "leave it out, or write task_type: Chat" if not chat else "leave it out, or another task_type"
+        hint = "remove it, or set task_type: Chat" if not chat else "remove it, or another task_type"
         faults: Faults = [
             (key, f"has no effect {'with' if chat else 'without'} task_type: Chat", hint) for key in unused
         ]
@@ -138,5 +138,5 @@ class CampaignDedupeSpec(NearSpec):
     def _effective(self) -> CampaignDedupeSpec:
         unused = sorted(self.model_fields_set & set(NearSpec.model_fields)) if self.rows != "near" else []
         if unused:
-            raise many_wrong([(key, f"has no effect with rows: {self.rows}", "leave it out") for key in unused])
+            raise many_wrong([(key, f"has no effect with rows: {self.rows}", "remove it") for key in unused])
         return self

@@ -154,7 +154,7 @@ def _trackers(value: Any) -> Any:
         return names
     words = tuple(name.lower() for name in names)
     if NONE in words and len(words) > 1:
-        raise wrong("cannot combine none with trackers", "write none, or the trackers")
+        raise wrong("cannot combine none with trackers", "use none, or the trackers")
     return tuple(name for name in words if name != NONE)
 
 
@@ -238,7 +238,7 @@ class CampaignSpec(Block):
         # Weights are relative, so a mix of set and unset ones is ambiguous.
         weighted = [each.weight is not None for each in self.datasets]
         if any(weighted) and len(weighted) == 1:
-            faults.append(("datasets.0.weight", "has no effect with a single source", "leave it out"))
+            faults.append(("datasets.0.weight", "has no effect with a single source", "remove it"))
         elif any(weighted) and not all(weighted):
             missing = weighted.index(False)
             faults.append(
@@ -253,23 +253,23 @@ class CampaignSpec(Block):
             hint = "use a fraction such as 0.05"
             faults.append(("final_test_size", "leaves no rows for the eval set", hint))
         if not self.chats and "chat_template" in self.model_fields_set:
-            faults.append(("chat_template", "has no effect without task_type: Chat", "leave it out"))
+            faults.append(("chat_template", "has no effect without task_type: Chat", "remove it"))
         return faults
 
     def _provider_faults(self) -> Faults:
         faults: Faults = []
         if self.provider not in {None, LOCAL}:
             faults += [
-                (key, f"has no effect with provider: {self.provider}", "leave it out, or write provider: local")
+                (key, f"has no effect with provider: {self.provider}", "remove it, or set provider: local")
                 for key in ("lora", "quantization", "training")
                 if key in self.model_fields_set and getattr(self, key) is not None
             ]
         # Every cycle starts from the promoted model, which the server sets.
         if self.training.resume_from_path is not None:
-            hint = "leave it out; the first cycle starts from model_repo"
+            hint = "remove it; the first cycle starts from model_repo"
             faults.append(("training.resume_from_path", "contradicts the promoted model", hint))
         if self.gate.metric == "accuracy" and self.chats:
-            faults.append(("gate.metric", "accuracy needs rows with one answer each", "write loss"))
+            faults.append(("gate.metric", "accuracy needs rows with one answer each", "use loss"))
         return faults
 
     @property
