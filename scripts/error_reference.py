@@ -190,7 +190,7 @@ def page() -> str:
     lines += ["\n## Codes in the agent protocol\n", "An agent can receive these codes when it claims a job.\n"]
     lines += ["| Code | Meaning |", "|---|---|"]
     lines += [f"| `{kind.code}` | {kind.meaning} |" for kind in kinds() if kind.protocol]
-    lines += ["\n## Reasons of failed tasks\n"]
+    lines += ["\n## Failure reasons\n"]
     lines += ["[Lifecycle](lifecycle.md#reasons) explains each reason and shows which are retried automatically.\n"]
     lines += ["| Reason | Resolution |", "|---|---|"]
     lines += [f"| `{reason}` | {way} |" for reason, way in REASONS.items()]
