@@ -44,7 +44,7 @@ class Root(LazyGroup):
         Entry(
             "compare",
             "tasks.compare:compare",
-            "Compare evaluations and the significance of their differences.",
+            "Compare evaluations and the significance of their differences, or training runs and their settings.",
             WORK,
         ),
         Entry("artifacts", "models.artifact_commands:app", "List and download the outputs of runs.", WORK),
