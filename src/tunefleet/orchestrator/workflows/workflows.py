@@ -71,6 +71,9 @@ async def submit(
 
 def _parsed(request: SubmitRequest) -> tuple[Workflow, tuple[str, ...]]:
     workflow = parse_workflow(request.document, filename=request.filename)
+    if workflow.sweep is not None:
+        hint = "submit it with `tunefleet sweep FILE`, or leave it out"
+        raise SpecError([Fault("sweep", "is not a run", hint=hint)], filename=request.filename)
     # Fills the cache in this thread: redacting a large text in the transaction would hold up all writes.
     redaction.text(request.document)
     return workflow, tuple(remarks((node, spec_columns.known(node)) for node in workflow.tasks))
