@@ -38,3 +38,35 @@ def test_a_grid_runs_every_combination_once_and_ranks_it(fleet: LocalFleet) -> N
         # The best trial is a run like any other: it can be trained again, for longer.
         again = client.tasks.clone(best.task_id, {"training.max_steps": 2})
         assert client.tasks.wait(again.id, timeout_s=120).status == "completed"
+
+
+def test_a_mistake_of_the_file_ends_the_sweep_and_other_failures_are_counted(fleet: LocalFleet) -> None:
+    wrong = document("{trials: 9, parameters: {training.learning_rate: {min: 1e-4, max: 1e-2, log: true}}}")
+    some = document(
+        "{sampler: grid, max_failures: 1, parameters: {lora.target_modules: [[q_proj], [x_proj], [y_proj], [v_proj]]}}"
+    )
+    with Client(fleet.url, fleet.key, patience_s=30) as client:
+        mistaken = client.sweep(wrong.replace("[q_proj, v_proj]", "[no_such_module]"))
+        counted = client.sweep(some)
+        ended = client.sweeps.wait(mistaken.id, timeout_s=240)
+        assert (ended.status, ended.states) == ("failed", {"failed": 1}), "not nine times the same"
+        assert "no_such_module" in (ended.reason or "")
+        ended = client.sweeps.wait(counted.id, timeout_s=240)
+        assert (ended.status, ended.states) == ("failed", {"completed": 1, "failed": 2}), ended.reason
+        assert "2 trials failed (max_failures: 1)" in (ended.reason or "")
+        assert ended.best is not None, "what was found is kept"
+        client.sweeps.remove(counted.id)
+        assert client.tasks.get(ended.best.task_id).status == "completed"
+
+
+def test_a_budget_stops_running_trials_and_cancels_queued_ones(fleet: LocalFleet) -> None:
+    long = "{trials: 9, parallel: 4, max_hours: 0.006, parameters: {training.learning_rate: {min: 1e-4, max: 1e-2}}}"
+    with Client(fleet.url, fleet.key, patience_s=30) as client:
+        made = client.sweep(document(long, steps=5000))
+        ended = client.sweeps.wait(made.id, timeout_s=240)
+        assert (ended.status, ended.states) == ("failed", {"stopped": 4})
+        assert ended.reason == "The budget of 0.006 hours is used up. No trial completed."
+        runs = [client.tasks.get(each.task_id) for each in ended.trial_list]
+        assert {run.status for run in runs} <= {"completed", "cancelled"}
+        assert "completed" in {run.status for run in runs}, "what ran is kept"
+        assert all(run.reason == "stopped_early" for run in runs if run.status == "completed")

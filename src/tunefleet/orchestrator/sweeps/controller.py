@@ -38,6 +38,7 @@ from tunefleet.schemas.control import ControlCommand
 from tunefleet.spec import override_document, parse_workflow
 from tunefleet.spec.documents.sweep_checks import evaluations
 from tunefleet.spec.options.sweep import SweepSpec
+from tunefleet.spec.options.training_options import GROUPING_TRACKERS
 
 log = logging.getLogger(__name__)
 
@@ -212,12 +213,15 @@ def _ended(connection: Connection, row: SweepRow, spec: SweepSpec, rows: Sequenc
     """End a sweep without open trials, if it starts no further one."""
     if row.status == SweepStatus.STOPPING:
         assert row.outcome is not None, "set with this status"
-        return move(connection, row, SweepStatus(row.outcome), now)
-    if row.status != SweepStatus.RUNNING or len(rows) < spec.total:
+        target = SweepStatus(row.outcome)
+    elif row.status == SweepStatus.RUNNING and len(rows) >= spec.total:
+        target = SweepStatus.COMPLETED
+    else:
         return row
-    if best_of(spec, rows) is None:
-        return move(connection, row, SweepStatus.FAILED, now, reason="No trial completed.")
-    return move(connection, row, SweepStatus.COMPLETED, now)
+    if target is SweepStatus.COMPLETED and best_of(spec, rows) is None:
+        reason = " ".join(filter(None, (row.reason, "No trial completed.")))
+        return move(connection, row, SweepStatus.FAILED, now, reason=reason)
+    return move(connection, row, target, now)
 
 
 def _wanted(row: SweepRow, spec: SweepSpec, rows: Sequence[TrialRow]) -> int:
@@ -238,7 +242,11 @@ def _new_trial(row: SweepRow, suggestion: Suggestion, now: float) -> TrialRow:
 def _submission(row: SweepRow, suggestion: Suggestion) -> Submission:
     """Return the workflow of a trial."""
     name = f"{row.name}-{suggestion.number}"
-    text = override_document(row.document, {**suggestion.parameters, "metadata.name": name})
+    overrides = {**suggestion.parameters, "metadata.name": name}
+    training = getattr(parse_workflow(row.document).tasks[0].spec, "training", None)
+    if training is not None and training.group is None and {*training.trackers} & {*GROUPING_TRACKERS}:
+        overrides["training.group"] = row.name
+    text = override_document(row.document, overrides)
     try:
         workflow = parse_workflow(text)
     except SpecError as error:

@@ -21,7 +21,8 @@ from tunefleet.spec.options.sweep import RangeSpec, SweepSpec
 if TYPE_CHECKING:
     import optuna
 
-_SCALARS: Final = (str, int, float, bool, type(None))
+_FEWEST: Final = 4
+"""Complete trials before importances say anything."""
 
 
 class Suggestion(NamedTuple):
@@ -59,7 +60,7 @@ def suggest(spec: SweepSpec, rows: Sequence[TrialRow]) -> Suggestion:
     """Return the values of the next trial."""
     study, distributions = _study(spec, rows), _distributions(spec)
     trial = study.ask(distributions)
-    parameters = {path: _decoded(spec.parameters[path], value) for path, value in trial.params.items()}
+    parameters = {path: _decoded(spec, path, value) for path, value in trial.params.items()}
     attributes = study._storage.get_trial_system_attrs(trial._trial_id)
     return Suggestion(trial.number, parameters, dict(attributes))
 
@@ -100,7 +101,7 @@ def importances(spec: SweepSpec, rows: Sequence[TrialRow]) -> dict[str, float]:
     varied = {
         path for path in spec.parameters if len({str(orjson.loads(row.parameters)[path]) for row in finished}) > 1
     }
-    if len(finished) < 4 or not varied or len({row.value for row in finished}) == 1:
+    if len(finished) < _FEWEST or not varied or len({row.value for row in finished}) == 1:
         return {}
     found = optuna.importance.get_param_importances(
         _study(spec, rows), evaluator=optuna.importance.PedAnovaImportanceEvaluator(), params=sorted(varied)
@@ -141,7 +142,7 @@ def _frozen(spec: SweepSpec, row: TrialRow, distributions: dict[str, Any]) -> op
     return optuna.trial.create_trial(
         state=state,
         value=row.value if state is optuna.trial.TrialState.COMPLETE else None,
-        params={path: _encoded(spec.parameters[path], value) for path, value in parameters.items()},
+        params={path: value if _choices(spec, path) is None else _encoded(value) for path, value in parameters.items()},
         distributions=distributions,
         system_attrs=orjson.loads(row.attributes),
         intermediate_values={at: value for at, (_, value) in enumerate(evaluations_of(row), 1)},
@@ -155,7 +156,7 @@ def _sampler(spec: SweepSpec, trials: int) -> optuna.samplers.BaseSampler:
     seed = (spec.seed * 1_000_003 + trials) % 2**32
     if spec.sampler == "grid":
         # The seed of a grid is part of its identity: one for all trials.
-        return samplers.GridSampler({path: _choices(each) for path, each in spec.parameters.items()}, seed=spec.seed)
+        return samplers.GridSampler({path: _choices(spec, path) or [] for path in spec.parameters}, seed=spec.seed)
     if spec.sampler == "random":
         return samplers.RandomSampler(seed=seed)
     return samplers.TPESampler(seed=seed)
@@ -184,28 +185,35 @@ def _distributions(spec: SweepSpec) -> dict[str, Any]:
 
     found: dict[str, Any] = {}
     for path, each in spec.parameters.items():
-        if spec.sampler == "grid" or not isinstance(each, RangeSpec):
-            found[path] = distributions.CategoricalDistribution(_choices(each))
-        elif each.integer:
+        choices = _choices(spec, path)
+        if choices is not None:
+            found[path] = distributions.CategoricalDistribution(choices)
+            continue
+        assert isinstance(each, RangeSpec), "it has no choices"
+        if each.integer:
             found[path] = distributions.IntDistribution(int(each.min), int(each.max), log=each.log)
         else:
             found[path] = distributions.FloatDistribution(each.min, each.max, log=each.log)
     return found
 
 
-def _choices(parameter: RangeSpec | tuple[Any, ...]) -> list[Any]:
-    """Return the choices as Optuna takes them: lists and mappings as JSON."""
-    return parameter.grid() if isinstance(parameter, RangeSpec) else [_encoded(parameter, each) for each in parameter]
+def _choices(spec: SweepSpec, path: str) -> list[str] | None:
+    """Return the choices of a parameter; None if it has a range that is not a grid."""
+    # As JSON: Optuna takes no lists and mappings, and would take 1 and true as equal.
+    each = spec.parameters[path]
+    if isinstance(each, RangeSpec):
+        return [_encoded(value) for value in each.grid()] if spec.sampler == "grid" else None
+    return [_encoded(value) for value in each]
 
 
-def _encoded(parameter: RangeSpec | tuple[Any, ...], value: Any) -> Any:
-    if isinstance(parameter, RangeSpec) or isinstance(value, _SCALARS):
-        return value
+def _encoded(value: Any) -> str:
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
 
 
-def _decoded(parameter: RangeSpec | tuple[Any, ...], value: Any) -> Any:
-    if isinstance(parameter, RangeSpec):
-        # Six digits are enough for every setting, and easier to read than seventeen; still within the range.
-        return min(max(float(f"{value:.6g}"), parameter.min), parameter.max) if isinstance(value, float) else value
-    return next(each for each in parameter if _encoded(parameter, each) == value)
+def _decoded(spec: SweepSpec, path: str, value: Any) -> Any:
+    if _choices(spec, path) is not None:
+        return orjson.loads(value)
+    each = spec.parameters[path]
+    assert isinstance(each, RangeSpec), "it has no choices"
+    # Six digits are enough for every setting, and easier to read than seventeen; still within the range.
+    return min(max(float(f"{value:.6g}"), each.min), each.max) if isinstance(value, float) else value
