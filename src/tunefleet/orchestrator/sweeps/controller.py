@@ -192,7 +192,7 @@ def _limited(
     if row.status != SweepStatus.RUNNING:
         return row
     failures = [each for each in rows if each.state == TrialState.FAILED]
-    mistake = next((each.row for each in seen.found if each.mistake), None)
+    mistake = next((each.row for each in seen.found if each.mistake and not _names_parameter(each.row)), None)
     outcome, reason = SweepStatus.FAILED, None
     if mistake is not None and not any(orjson.loads(each.evaluations) for each in rows):
         reason = f"Trial {mistake.number} failed because of its workflow file: {mistake.error}"
@@ -207,6 +207,13 @@ def _limited(
     if reason is None:
         return row
     return move(connection, row, SweepStatus.STOPPING, now, reason=reason, outcome=outcome)
+
+
+def _names_parameter(row: TrialRow) -> bool:
+    """Whether the error of a trial is about one of its own values, and not about the file that all trials share."""
+    parameters: dict[str, object] = orjson.loads(row.parameters)
+    texts = [each for each in parameters.values() if isinstance(each, str)]
+    return any(each in (row.error or "") for each in (*parameters, *texts))
 
 
 def _ended(connection: Connection, row: SweepRow, spec: SweepSpec, rows: Sequence[TrialRow], now: float) -> SweepRow:
