@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import orjson
 import yaml
@@ -45,7 +46,7 @@ async def create(
     workflow, base = await asyncio.to_thread(_parsed, request)
     assert workflow.sweep is not None, "checked by `_parsed`"
     now = core.clock.wall()
-    values = {
+    values: dict[str, Any] = {
         "id": new_id("sweep"), "project": actor.project, "name": workflow.sweep.name or workflow.name,
         "owner": actor.owner, "status": SweepStatus.RUNNING.value, "spec": workflow.sweep.model_dump_json(),
         "document": base, "inputs": orjson.dumps(request.inputs.get(workflow.tasks[0].name, {})).decode(),
@@ -53,7 +54,7 @@ async def create(
     }  # fmt: skip
 
     def operation(connection: Connection) -> SweepDetail:
-        first = _first_with_key(connection, actor, idempotency_key, base)
+        first = _first_with_key(connection, actor, idempotency_key, (base, values["spec"]))
         if first is not None:
             return _detail(connection, first)
         quotas.store_document(connection, actor.project, len(base.encode()))
@@ -81,11 +82,11 @@ def _parsed(request: SweepCreate) -> tuple[Workflow, str]:
     return workflow, base
 
 
-def _first_with_key(connection: Connection, actor: Actor, key: str | None, base: str) -> SweepRow | None:
+def _first_with_key(connection: Connection, actor: Actor, key: str | None, wanted: tuple[str, str]) -> SweepRow | None:
     if key is None:
         return None
     first = sweeps.by_idempotency_key(connection, project=actor.project, owner=actor.owner, key=key)
-    if first is not None and first.document != base:
+    if first is not None and (first.document, first.spec) != wanted:
         raise ConflictError(
             f"The idempotency key {key!r} was used for another workflow file ({first.id}).", hint="Use a new key."
         )
