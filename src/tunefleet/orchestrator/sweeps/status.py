@@ -52,7 +52,7 @@ def find(connection: Connection, actor: Actor, reference: str) -> SweepRow:
     prefix = reference if reference.startswith("sweep-") else f"sweep-{reference}"
     found = only_match("sweeps", reference, partial(sweeps.by_prefix, connection, prefix, actor.project))
     if found is None:
-        raise NotFoundError(f"There is no sweep {reference}.", hint="List them with `tunefleet sweeps`.")
+        raise NotFoundError(f"Sweep {reference} not found.", hint="List them with `tunefleet sweeps`.")
     return found
 
 
