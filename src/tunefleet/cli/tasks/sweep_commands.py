@@ -47,9 +47,10 @@ def sweep(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Start a hyperparameter sweep: run a workflow file with different values, and find the best ones.
+    """Start a hyperparameter sweep over a workflow file.
 
-    With --wait the exit code is the result of the sweep; Ctrl-C leaves it running.
+    The file runs several times with different values. With --wait the exit code is the result of the sweep; Ctrl-C leaves
+    it running.
     """
     with connect() as client:
         with transfer_bar() as on_progress:
@@ -129,12 +130,15 @@ def stop(sweep: Sweep, *, as_json: Json = False) -> None:
 
 
 @examples("tunefleet sweeps rm sweep-3f9a")
-def rm(sweep: Sweep, *, yes: Yes = False) -> None:
+def rm(sweep: Sweep, *, yes: Yes = False, as_json: Json = False) -> None:
     """Remove a sweep that has ended; its runs are kept."""
     with connect() as client:
         found = client.sweeps.get(sweep)
         confirm(f"Remove the sweep {found.name} ({found.id})?", yes=yes)
         client.sweeps.remove(found.id)
+    if as_json:
+        print_json(found)
+        return
     say(f"Removed {found.id}.")
 
 
