@@ -49,8 +49,8 @@ def sweep(
 ) -> None:
     """Start a hyperparameter sweep over a workflow file.
 
-    The file runs several times with different values. With --wait the exit code is the result of the sweep; Ctrl-C leaves
-    it running.
+    The file runs several times with different values. With --wait the exit code is the result of the sweep; Ctrl-C
+    leaves it running.
     """
     with connect() as client:
         with transfer_bar() as on_progress:
