@@ -72,6 +72,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "tests/integration/control",
         "tests/integration/ranks",
     ),
+    "sweeps": ("tests/integration/sweeps",),
     "transport": (
         "tests/contract/transport",
         "tests/integration/nat",

@@ -27,6 +27,7 @@ from tunefleet.orchestrator.leadership import fenced
 from tunefleet.orchestrator.notifications.delivery import DeliveryLoop
 from tunefleet.orchestrator.scheduling import autoscaling, reaper, scheduler
 from tunefleet.orchestrator.storage import artifacts, capacity, verification
+from tunefleet.orchestrator.sweeps.controller import SweepController
 from tunefleet.orchestrator.tasks import federation_settlement as task_settlement
 from tunefleet.orchestrator.tasks.fan_out import SHARD_MERGE_TOPIC
 from tunefleet.orchestrator.workflows import shard_merge
@@ -154,6 +155,7 @@ class Lifetime:
         loops["notifications"] = self._loop("notifications", self._delivery_loop.run_once)
         self._rounds = RoundScheduler(self.core)
         loops["rounds"] = self._loop("rounds", self._rounds.run_once)
+        loops["sweeps"] = self._loop("sweeps", SweepController(self.core).run_once)
         if self.url is not None:
             loops["campaigns"] = self._loop("campaigns", self._run_campaigns)
         redis_address = address_of(self.core.settings)

@@ -17,6 +17,7 @@ from tunefleet.api import problem_details
 from tunefleet.api.routers.campaigns import CampaignApply
 from tunefleet.schemas import chat, federated, live
 from tunefleet.schemas.api import PROBLEM_PREFIX, Problem, SubmitRequest
+from tunefleet.schemas.sweep import SweepCreate
 from tunefleet.schemas.training_protocol import jobs, reports, training
 from tunefleet.schemas.worker_link import ExchangeRequest, JournalBatch, RegisterRequest
 from tunefleet.spec.options.federation_options import FederationSpec
@@ -37,6 +38,7 @@ TAGS: Final = [
     {"name": "campaigns", "description": "Continuous training, one chunk of data per cycle."},
     {"name": "models", "description": "Model versions that campaigns produce, and which one is promoted."},
     {"name": "training", "description": "Backend of training agents: jobs, reports, polls."},
+    {"name": "sweeps", "description": "Hyperparameter sweeps: trials, leaderboards, parameter importance."},
     {"name": "notifications", "description": "Notification channels and deliveries."},
     {"name": "keys", "description": "API keys, login links and browser sessions."},
     {"name": "projects", "description": "Projects that share the fleet: quotas, usage and cost; the audit log."},
@@ -44,6 +46,7 @@ TAGS: Final = [
 ]
 _BYTES_BODIES: Final[tuple[type[BaseModel], ...]] = (
     SubmitRequest,
+    SweepCreate,
     ExchangeRequest,
     RegisterRequest,
     JournalBatch,
@@ -100,6 +103,18 @@ _EXAMPLE_PARAMETERS: Final = {
     "worker": "lab-3",
     "digest": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
 }
+SWEEP: Final = """apiVersion: tunefleet/v1
+metadata: {name: rates}
+spec:
+  taskType: lora_sft
+  model: {source: {identifier: "builtin:gsm8k-llama-2m"}}
+  data: {path: "builtin:extraction", messages_field: messages, eval: {split: test}}
+  training: {max_steps: 100}
+sweep:
+  trials: 8
+  parameters:
+    training.learning_rate: {min: 1e-5, max: 1e-2, log: true}
+"""
 DOCUMENT: Final = """apiVersion: tunefleet/v1
 kind: Workflow
 metadata:
@@ -115,6 +130,7 @@ _TOKEN: Final = "att-0123456789ab.2cf24dba5fb0a30e26e83b2ac5b9e29e"
 _FILE: Final = {"path": "train.jsonl", "digest": _DIGEST, "size_bytes": 5}
 _TASK_BODIES: Final[dict[str, dict[str, Any]]] = {
     "SubmitRequest": {"document": DOCUMENT, "filename": "hello.yaml"},
+    "SweepCreate": {"document": SWEEP, "filename": "sweep.yaml"},
     "TaskEdit": {"name": "baseline", "tags": ["sweep"], "notes": "Warm-up is too short."},
     "CloneRequest": {"overrides": {"training.learning_rate": 1e-4}},
     "RetryRequest": {"overrides": {"stages.train.spec.training.learning_rate": 1e-4}},

@@ -29,6 +29,8 @@ class Root(LazyGroup):
         Entry("up", "local_cluster.up:up", "Start a server and a worker on this machine.", START),
         Entry("login", "server.key_commands:login", "Save a server's URL and key, or print a login link.", START),
         Entry("submit", "tasks.submit:submit", "Submit a workflow file and upload the local files it names.", WORK),
+        Entry("sweep", "tasks.sweep_commands:sweep", "Start a hyperparameter sweep over a workflow file.", WORK),
+        Entry("sweeps", "tasks.sweep_commands:app", "List, show and stop hyperparameter sweeps.", WORK),
         Entry("follow", "tasks.submit:follow", "Follow a run or a workflow live until it ends.", WORK),
         Entry(
             "validate", "tasks.submit:validate", "Validate a workflow file and list every error with its line.", WORK

@@ -10,6 +10,7 @@ from tunefleet.client.routes import (
     campaign_routes,
     chat_routes,
     federation_routes,
+    sweep_routes,
     workflow_routes,
 )
 from tunefleet.client.verb import (
@@ -188,6 +189,17 @@ class CampaignVerbs:
     watch = Iteration(campaign_routes.watch_campaign)
 
 
+class SweepVerbs:
+    """Methods of sweeps: searches over hyperparameters, whose trials are runs."""
+
+    list = ApiMethod(sweep_routes.list_sweeps)
+    get = ApiMethod(sweep_routes.get_sweep)
+    wait = ApiMethod(flows.wait_for_sweep)
+    importance = ApiMethod(sweep_routes.sweep_importance)
+    stop = ApiMethod(sweep_routes.stop_sweep)
+    remove = ApiMethod(sweep_routes.remove_sweep)
+
+
 class ModelVerbs:
     """Methods of models: versions that campaigns produce, and which one is promoted."""
 
@@ -295,6 +307,14 @@ class Campaigns(CampaignVerbs, Blocking):
 
 class AsyncCampaigns(CampaignVerbs, Awaited):
     """Campaigns, asynchronously."""
+
+
+class Sweeps(SweepVerbs, Blocking):
+    """Sweeps, synchronously."""
+
+
+class AsyncSweeps(SweepVerbs, Awaited):
+    """Sweeps, asynchronously."""
 
 
 class Models(ModelVerbs, Blocking):
