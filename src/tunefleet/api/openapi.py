@@ -25,6 +25,7 @@ TAGS: Final = [
     {"name": "workflows", "description": "Submit, validate and manage workflows."},
     {"name": "tasks", "description": "List, inspect, retry and cancel tasks."},
     {"name": "control", "description": "Pause, resume and stop running tasks; commands and checkpoints."},
+    {"name": "endpoints", "description": "Models behind an OpenAI-compatible API."},
     {"name": "chat", "description": "Chat with a model that a worker has loaded."},
     {"name": "reports", "description": "Journal, metrics and logs of tasks."},
     {"name": "events", "description": "Events, as a list and as a resumable stream."},

@@ -68,6 +68,7 @@ class Client(ServerVerbs, Blocking):
         self.federations = resources.Federations(self.transport)
         self.campaigns = resources.Campaigns(self.transport)
         self.models = resources.Models(self.transport)
+        self.endpoints = resources.Endpoints(self.transport)
 
     def __enter__(self) -> Client:
         return self
@@ -150,6 +151,7 @@ class AsyncClient(ServerVerbs, Awaited):
         self.federations = resources.AsyncFederations(self.transport)
         self.campaigns = resources.AsyncCampaigns(self.transport)
         self.models = resources.AsyncModels(self.transport)
+        self.endpoints = resources.AsyncEndpoints(self.transport)
 
     async def __aenter__(self) -> AsyncClient:
         return self

@@ -21,6 +21,7 @@ from tunefleet.spec.tasks.preference_tasks import (
     RlooSpec,
 )
 from tunefleet.spec.tasks.retrieval import EmbeddingTaskSpec, RagIndexTaskSpec, RagTaskSpec
+from tunefleet.spec.tasks.serve_task import ServeTaskSpec
 from tunefleet.spec.tasks.training_tasks import (
     LoraSftSpec,
     ModelTrainingSpec,
@@ -55,6 +56,7 @@ __all__ = [
     "RagTaskSpec",
     "RewardSpec",
     "RlooSpec",
+    "ServeTaskSpec",
     "SftSpec",
     "TaskSpec",
     "TrainingTaskSpec",
@@ -74,6 +76,7 @@ TaskSpec = (
     | PpoSpec
     | InferenceTaskSpec
     | ChatTaskSpec
+    | ServeTaskSpec
     | EmbeddingTaskSpec
     | RagTaskSpec
     | RagIndexTaskSpec
@@ -99,6 +102,7 @@ TASK_KINDS: Final[dict[str, type[TaskSpec]]] = {
     "ppo": PpoSpec,
     "inference": InferenceTaskSpec,
     "chat": ChatTaskSpec,
+    "serve": ServeTaskSpec,
     "embedding": EmbeddingTaskSpec,
     "rag": RagTaskSpec,
     "rag_index": RagIndexTaskSpec,

@@ -216,6 +216,11 @@ inference: {system_prompt: Think., temperature: 0.2, top_p: 0.9, top_k: 5, max_t
             chat_template: true}
 idle_s: 60
 """,
+    "serve": _GENERATES.replace("parallel: {enabled: true, max_shards: 4}\n", "")
+    + """
+inference: {system_prompt: Think., temperature: 0.2, max_tokens: 50}
+serve: {name: support-bot, wait_s: 30, requests_per_minute: 60}
+""",
     "embedding": """
 model: {source: {identifier: some/model, revision: main, trust_remote_code: true},
         transformers: {device_map: auto, dtype: bf16, attn_implementation: sdpa}}
