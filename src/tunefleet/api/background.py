@@ -147,7 +147,7 @@ class Lifetime:
             "settling": self._loop("settling", self._settle),
             "sweep": self._loop("sweep", lambda: reaper.run_once(self.core), every_s=SWEEP_S),
             "scrub": self._loop("scrub", lambda: verification.run_for_a_while(self.core)),
-            "endpoint-usage": self._loop("endpoint-usage", lambda: endpoint_usage.flush(self.core), every_s=GARBAGE_S),
+            "usage": self._loop("usage", lambda: endpoint_usage.flush(self.core), every_s=endpoint_usage.FLUSH_S),
             "garbage": self._loop("garbage", lambda: artifacts.collect_garbage(self.core), every_s=GARBAGE_S),
         }
         self._nodes = ClusterReconciler(self.core, self.url)

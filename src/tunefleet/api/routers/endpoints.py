@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from typing import Annotated, Any, Final, TypeVar
+from functools import partial
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from tunefleet.api import request_bodies
 from tunefleet.api.auth import CoreDep, EndpointCaller, Member, OwnAttempt, Reader
@@ -18,6 +19,7 @@ from tunefleet.orchestrator.access.permissions import Actor
 from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.serving import endpoint_views, relay
 from tunefleet.orchestrator.serving.calls import Call, Endpoint
+from tunefleet.orchestrator.workflows import endpoint_restart
 from tunefleet.schemas.api import Page
 from tunefleet.schemas.chat import ChatModel, ChatModels
 from tunefleet.schemas.endpoints import EndpointView, FramesReceipt, RelayedRequests, RelayPoll, ResponseFrames
@@ -26,7 +28,6 @@ router = APIRouter()
 _openai = APIRouter(prefix="/serve/{name}/v1", tags=["endpoints"])
 _api = api_router(tags=["endpoints"])
 
-T = TypeVar("T")
 # nginx's status for a client that disconnected: only the access log sees it.
 _CLIENT_CLOSED: Final = 499
 _ANY: Final[dict[str, Any]] = {"application/json": {"schema": {"type": "object", "additionalProperties": True}}}
@@ -42,7 +43,7 @@ EndpointName = Annotated[str, Path(max_length=128)]
 @_openai.get("/models")
 async def list_endpoint_models(core: CoreDep, who: EndpointCaller, name: EndpointName) -> ChatModels:
     """List the models of an endpoint in the format of OpenAI's API."""
-    found = await relay.models(core, who, name)
+    found = await relay.models(core, await endpoint_restart.find(core, who, name))
     return ChatModels(data=tuple(ChatModel(id=each, created=int(time.time())) for each in found))
 
 
@@ -109,7 +110,7 @@ router.routes.extend((*_openai.routes, *_api.routes))
 
 
 async def _relayed(request: Request, core: ServerContext, who: Actor, name: str, path: str) -> Response:
-    endpoint = await relay.find(core, who, name)
+    endpoint = await endpoint_restart.find(core, who, name)
     call = relay.begin(core, endpoint, who.key_id, path, await request.body())
     try:
         found = await _while_connected(request, relay.head(core, endpoint, call))
@@ -119,21 +120,25 @@ async def _relayed(request: Request, core: ServerContext, who: Actor, name: str,
     if found is None:
         relay.leave(core, endpoint, call)
         return Response(status_code=_CLIENT_CLOSED)
-    status, content_type = found
-    # Proxies must not hold back a stream.
-    headers = {"X-Accel-Buffering": "no"}
-    return StreamingResponse(_body(core, endpoint, call), status, headers, content_type)
+    return _RelayedResponse(core, endpoint, call)
 
 
-async def _body(core: ServerContext, endpoint: Endpoint, call: Call) -> AsyncIterator[bytes]:
-    parts = relay.body(core, endpoint, call)
-    try:
-        async for part in parts:
-            yield part
-    finally:
-        # Also if the client has disconnected: the worker then stops the generation.
-        relay.leave(core, endpoint, call)
-        await parts.aclose()
+class _RelayedResponse(StreamingResponse):
+    """A response that ends the request at the worker when the client disconnects, also between two parts."""
+
+    def __init__(self, core: ServerContext, endpoint: Endpoint, call: Call) -> None:
+        assert call.status is not None
+        # Proxies must not hold back a stream.
+        headers = {"X-Accel-Buffering": "no"}
+        super().__init__(relay.body(core, endpoint, call), call.status, headers, call.content_type)
+        self._leave = partial(relay.leave, core, endpoint, call)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await _while_connected(Request(scope, receive), self.stream_response(send))
+        finally:
+            # Starlette does not close the iterator of an aborted stream.
+            self._leave()
 
 
 async def _while_connected(request: Request, work: Any) -> Any:

@@ -22,6 +22,7 @@ class EndpointRow(NamedTuple):
     name: str
     owner: str
     created_at: float
+    asleep: str | None = None
 
 
 class UsageKey(NamedTuple):
@@ -64,6 +65,11 @@ def insert_one(connection: Connection, project: str, name: str, owner: str, at: 
 def set_owner(connection: Connection, seq: int, owner: str) -> None:
     """Change the owner of an endpoint."""
     connection.execute(update(endpoints).where(endpoints.c.seq == seq).values(owner=owner))
+
+
+def set_asleep(connection: Connection, seq: int, task_id: str | None) -> None:
+    """Store which task the next request starts again."""
+    connection.execute(update(endpoints).where(endpoints.c.seq == seq).values(asleep=task_id))
 
 
 def add_task(connection: Connection, endpoint_seq: int, task_seq: int) -> None:

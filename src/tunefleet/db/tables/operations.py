@@ -262,7 +262,7 @@ reported_predictions = Table(
     sqlite_with_rowid=False,
 )
 
-# Names of endpoints and their usage; a name stays when its tasks are deleted.
+# Names of endpoints; a name stays when its tasks are deleted. `asleep`: the task that the next request starts again.
 endpoints = Table(
     "endpoints",
     metadata,
@@ -271,6 +271,7 @@ endpoints = Table(
     Column("name", String, nullable=False),
     Column("owner", String, nullable=False),
     Column("created_at", Double, nullable=False),
+    Column("asleep", String),
     UniqueConstraint("project", "name"),
     sqlite_autoincrement=True,
 )

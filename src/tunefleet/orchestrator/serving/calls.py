@@ -38,6 +38,7 @@ class Call:
     asked_at: float
     deadline: float
     """Until when it waits for a replica; monotonic."""
+    begun_at: float | None = None
     moved_at: float = 0.0
     """When the last frame arrived."""
     taken: bool = False
@@ -62,6 +63,7 @@ class Call:
             return
         self.moved_at = now
         if frame.status is not None:
+            self.begun_at = now
             self.status, self.content_type = frame.status, frame.content_type or self.content_type
             # It was kept only in case another replica has to answer.
             self.body = b""
@@ -131,6 +133,9 @@ class Endpoint:
     name: str
     wait_s: float
     requests_per_minute: int | None = None
+    ttl_s: float | None = None
+    used_at: float = 0.0
+    """When the last request began or ended, or a replica became ready; monotonic."""
     replicas: dict[str, Replica] = field(default_factory=dict)
     waiting: dict[str, Call] = field(default_factory=dict)
 
@@ -144,6 +149,12 @@ class Endpoint:
         ready = [each for each in self.replicas.values() if each.serves(now)]
         newest = max((each.generation for each in ready), default=0)
         return [each for each in ready if each.generation == newest]
+
+    def is_idle(self, now: float) -> bool:
+        """Return whether no request has come for its time to live."""
+        if self.ttl_s is None or self.calls or not any(each.serves(now) for each in self.replicas.values()):
+            return False
+        return now - self.used_at > self.ttl_s
 
     def retire_older(self, now: float) -> None:
         """End the replicas that a newer generation has replaced; they finish their open requests."""

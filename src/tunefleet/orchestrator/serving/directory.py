@@ -29,6 +29,7 @@ class Live:
     name: str
     wait_s: float
     requests_per_minute: int | None
+    ttl_s: float | None = None
 
 
 def claim(
@@ -55,6 +56,7 @@ def claim(
                     f"The endpoint {name} belongs to {known.owner}.", hint="Choose another `serve.name`."
                 )
             endpoints.set_owner(connection, known.seq, row.owner)
+        endpoints.set_asleep(connection, known.seq, None)
         endpoints.add_task(connection, known.seq, row.seq)
 
 
@@ -65,6 +67,16 @@ def live(connection: Connection, project: str, name: str) -> Live | None:
         return None
     running = _open_tasks(connection, row)
     return _live(connection, row, running[0]) if running else None
+
+
+def asleep(connection: Connection, project: str, name: str) -> tuple[str, str] | None:
+    """Return the task that a request to an idle endpoint starts again, and its owner; None if it is not idle."""
+    row = endpoints.by_name(connection, project, name)
+    if row is None or row.asleep is None or _open_tasks(connection, row):
+        return None
+    # It may have been cancelled or removed since.
+    task = tasks.by_ids(connection, [row.asleep]).get(row.asleep)
+    return (row.asleep, row.owner) if task is not None and task.status == TaskStatus.COMPLETED else None
 
 
 def of_attempt(connection: Connection, attempt: AttemptActor) -> tuple[Live, int]:
@@ -87,4 +99,5 @@ def _open_tasks(connection: Connection, row: EndpointRow) -> list[TaskRow]:
 def _live(connection: Connection, row: EndpointRow, task: TaskRow) -> Live:
     spec = orjson.loads(tasks.document(connection, task).spec)
     options = ServeSpec.model_validate(spec.get("serve") or {})
-    return Live(row.seq, row.project, row.name, options.wait_s, options.requests_per_minute)
+    wait_s = spec.get("readinessTimeoutSeconds") or options.wait_s
+    return Live(row.seq, row.project, row.name, wait_s, options.requests_per_minute, spec.get("ttlSeconds"))

@@ -53,6 +53,7 @@ def count_rate(core: ServerContext, endpoint: Endpoint, key_id: str, now: float)
 
 def count(core: ServerContext, endpoint: Endpoint, call: Call) -> None:
     """Count a request that has ended, if it got a response."""
+    _measure(core, endpoint, call)
     if not call.begun:
         return
     day = datetime.fromtimestamp(core.clock.wall(), UTC).date().isoformat()
@@ -63,6 +64,18 @@ def count(core: ServerContext, endpoint: Endpoint, call: Call) -> None:
         before.prompt_tokens + (tokens.prompt_tokens if tokens else 0),
         before.completion_tokens + (tokens.completion_tokens if tokens else 0),
     )
+
+
+def _measure(core: ServerContext, endpoint: Endpoint, call: Call) -> None:
+    if core.meters is None:
+        return
+    name = core.meters.endpoint(endpoint.name)
+    core.meters.endpoint_requests.labels(name, f"{(call.status or 0) // 100}xx").inc()
+    if call.begun_at is not None:
+        core.meters.endpoint_first_s.labels(name).observe(call.begun_at - call.asked_at)
+    if call.usage is not None:
+        core.meters.endpoint_tokens.labels(name, "prompt").inc(call.usage.prompt_tokens)
+        core.meters.endpoint_tokens.labels(name, "completion").inc(call.usage.completion_tokens)
 
 
 async def flush(core: ServerContext) -> None:

@@ -59,21 +59,33 @@ def begin(core: ServerContext, endpoint: Endpoint, key_id: str, path: str, body:
         )
     call = Call(new_id("call"), path, body, key_id, asked_at=now, deadline=now + endpoint.wait_s)
     endpoint.waiting[call.id] = call
+    endpoint.used_at = now
     _assign(core, endpoint)
     return call
 
 
-async def models(core: ServerContext, actor: Actor, name: str) -> tuple[str, ...]:
+async def models(core: ServerContext, endpoint: Endpoint) -> tuple[str, ...]:
     """Return the models of an endpoint.
 
     Raises:
         UnavailableError: If no replica is ready.
     """
-    endpoint = await find(core, actor, name)
     serving = endpoint.serving(core.clock.monotonic())
     if not serving:
         raise await _unavailable(core, endpoint)
     return serving[0].models
+
+
+def check(actor: Actor, name: str) -> None:
+    """Raise ForbiddenError if the actor may not call an endpoint."""
+    if actor.endpoint is not None and actor.endpoint != name:
+        raise ForbiddenError(f"The key is valid only for the endpoint {actor.endpoint}.")
+
+
+def is_known(core: ServerContext, actor: Actor, name: str) -> bool:
+    """Return whether a replica of an endpoint is connected, so that the database need not be read."""
+    found = core.state(Endpoints).by_name.get((actor.project, name))
+    return found is not None and bool(found.serving(core.clock.monotonic()))
 
 
 async def find(core: ServerContext, actor: Actor, name: str) -> Endpoint:
@@ -83,12 +95,10 @@ async def find(core: ServerContext, actor: Actor, name: str) -> Endpoint:
         ForbiddenError: If it may not.
         NotFoundError: If there is no such endpoint.
     """
-    if actor.endpoint is not None and actor.endpoint != name:
-        raise ForbiddenError(f"The key is valid only for the endpoint {actor.endpoint}.")
+    check(actor, name)
     state = core.state(Endpoints)
-    found = state.by_name.get((actor.project, name))
-    if found is not None and found.replicas:
-        return found
+    if is_known(core, actor, name):
+        return state.by_name[actor.project, name]
     row = await core.read(lambda connection: directory.live(connection, actor.project, name))
     if row is None:
         raise NotFoundError(f"There is no endpoint {name}.", hint="`tunefleet endpoints` lists them.")
@@ -153,6 +163,7 @@ def _check(core: ServerContext, endpoint: Endpoint, call: Call) -> None:
 def leave(core: ServerContext, endpoint: Endpoint, call: Call) -> None:
     """End a request; if its response is incomplete, the worker stops the generation."""
     call.left = True
+    endpoint.used_at = core.clock.monotonic()
     endpoint.waiting.pop(call.id, None)
     for replica in endpoint.replicas.values():
         if call.id in replica.calls and (call.ended or not call.taken):
@@ -177,11 +188,16 @@ async def _polled(
     core: ServerContext, endpoint: Endpoint, replica: Replica, attempt_id: str, request: RelayPoll
 ) -> RelayedRequests:
     now = core.clock.monotonic()
+    if request.ready and not replica.ready:
+        endpoint.used_at = now
     replica.heard_at, replica.ready, replica.models = now, request.ready, request.models
     held = frozenset(request.held)
     lost = [call.id for call in replica.calls.values() if call.taken and call.id not in held]
     _notify(core, endpoint.take_back(replica, lost, now))
     endpoint.retire_older(now)
+    if endpoint.is_idle(now):
+        await core.write(lambda connection: endpoints.set_asleep(connection, endpoint.seq, replica.task_id))
+        replica.ending = not endpoint.calls
     _assign(core, endpoint)
     deadline = now + min(request.wait_s, _OPEN_S if replica.calls else _HOLD_S)
     while replica.attempt_id == attempt_id:
@@ -250,7 +266,7 @@ def _known(state: Endpoints, row: directory.Live) -> Endpoint:
     found = state.by_name.get((row.project, row.name))
     if found is None or found.seq != row.seq:
         found = state.by_name[row.project, row.name] = Endpoint(row.seq, row.project, row.name, row.wait_s)
-    found.wait_s, found.requests_per_minute = row.wait_s, row.requests_per_minute
+    found.wait_s, found.requests_per_minute, found.ttl_s = row.wait_s, row.requests_per_minute, row.ttl_s
     return found
 
 
@@ -273,6 +289,8 @@ async def _unavailable(core: ServerContext, endpoint: Endpoint) -> TunefleetErro
     """Return the error of a request that no replica took in time."""
     rows = await core.read(lambda connection: endpoints.tasks_of(connection, endpoint.seq))
     live = [row for row in rows if not TaskStatus(row.status).final]
+    if not live and endpoint.ttl_s is not None:
+        return UnavailableError(f"The endpoint {endpoint.name} was idle; the next request starts it.", retry_after_s=1)
     if not live:
         return NotFoundError(f"The endpoint {endpoint.name} has stopped.", hint="Start it again: `tunefleet serve`.")
     running = [row for row in live if row.status == TaskStatus.RUNNING]

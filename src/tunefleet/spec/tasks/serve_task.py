@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field
 
-from tunefleet.spec.base import Block, NotBool, PositiveInt, wrong
+from tunefleet.spec.base import Block, NotBool, PositiveFloat, PositiveInt, wrong
 from tunefleet.spec.options.generation import InferenceSpec
 from tunefleet.spec.tasks.cross_field_checks import Faults
 from tunefleet.spec.tasks.item_tasks import AnsweringTaskSpec
@@ -48,6 +48,13 @@ class ServeTaskSpec(AnsweringTaskSpec):
     """`serve`"""
     serve: ServeSpec = Field(default_factory=ServeSpec)
     """The endpoint."""
+    access_mode: Literal["forward", "proxy"] = Field(default="forward", alias="accessMode")
+    """How clients reach the endpoint: through the server, in both modes."""
+    ttl_s: PositiveFloat | None = Field(default=None, alias="ttlSeconds")
+    """Seconds without a request after which the run completes and frees its devices. The next request starts it again.
+    Default: it runs until it is cancelled."""
+    readiness_timeout_s: PositiveFloat | None = Field(default=None, alias="readinessTimeoutSeconds")
+    """Alias of `serve.wait_s`."""
     inference: InferenceSpec = Field(default_factory=InferenceSpec)
     """Default sampling parameters of requests, and the system prompt; only with Transformers."""
 
@@ -56,6 +63,9 @@ class ServeTaskSpec(AnsweringTaskSpec):
         """Find errors across blocks; see `BaseTaskSpec.faults`."""
         found = super().faults(blocks)
         inference: InferenceSpec | None = blocks.get("inference")
+        serve: ServeSpec | None = blocks.get("serve")
+        if blocks.get("readiness_timeout_s") is not None and serve is not None and "wait_s" in serve.model_fields_set:
+            found.append(("readinessTimeoutSeconds", "is an alias of serve.wait_s", "leave one of them out"))
         for key in ("n", "logprobs"):
             if inference is not None and key in inference.model_fields_set:
                 found.append((f"inference.{key}", "is set per request", "leave it out"))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+from tunefleet.errors import TunefleetError
 from tunefleet.runtime.chat_channel import END_FILE, http_socket
+from tunefleet.schemas.endpoints import RelayPoll
 from tunefleet.worker.interfaces import Delivery
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -38,7 +43,11 @@ def relaying(task_id: str, folder: Path, delivery: Callable[[], Delivery], *, se
     try:
         yield
     finally:
-        # Not joined: a poll may be held by the server. Closing the connection shows the server that this replica is
-        # gone.
+        # Not joined: a poll may be held by the server.
         tunnel.stop()
+        try:
+            # So that no more requests come.
+            opened.endpoint_requests(task_id, RelayPoll(ready=False))
+        except TunefleetError as error:
+            logger.info("Could not report the end of endpoint %s: %s", task_id, error)
         opened.close()

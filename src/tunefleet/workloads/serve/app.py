@@ -12,6 +12,7 @@ from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -57,7 +58,7 @@ class OpenAiRoutes:
                 Route("/v1/chat/completions", self.chat, methods=["POST"]),
                 Route("/v1/completions", self.completions, methods=["POST"]),
             ],
-            exception_handlers={RefusedError: _refused, TunefleetError: _failed},
+            exception_handlers={RefusedError: _refused, TunefleetError: _failed, HTTPException: _no_route},
         )
 
     async def health(self, _: Request) -> Response:
@@ -118,6 +119,12 @@ class OpenAiRoutes:
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, RefusedError)
     return JSONResponse(openai_error(error.status, str(error), error.code), error.status)
+
+
+async def _no_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"This endpoint does not support {request.method} {request.url.path}."
+    return JSONResponse(openai_error(error.status_code, message, "not_found"), error.status_code)
 
 
 async def _failed(_: Request, error: Exception) -> Response:

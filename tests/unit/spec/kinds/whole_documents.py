@@ -220,6 +220,8 @@ idle_s: 60
     + """
 inference: {system_prompt: Think., temperature: 0.2, max_tokens: 50}
 serve: {name: support-bot, wait_s: 30, requests_per_minute: 60}
+accessMode: forward
+ttlSeconds: 3600
 """,
     "embedding": """
 model: {source: {identifier: some/model, revision: main, trust_remote_code: true},
@@ -359,6 +361,7 @@ _VERIFIED = "data: {dataset_name: d, prompt_column: p, reference_column: r}\nrew
 
 EXTRA: dict[str, list[str]] = {
     "chat": ["model: {source: {identifier: m}}\nenforce_cpu: true"],
+    "serve": ["model: {source: {identifier: m}}\nenforce_cpu: true\naccessMode: proxy\nreadinessTimeoutSeconds: 60"],
     "verify": [
         "model: {source: {identifier: m}}\nenforce_cpu: true",
         "model: {source: {identifier: m}}\n"

@@ -20,8 +20,9 @@ def upgrade() -> None:
         sa.Column("name", sa.String(), nullable=False),
         sa.Column("owner", sa.String(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
+        sa.Column("asleep", sa.String(), nullable=True),
         sa.PrimaryKeyConstraint("seq", name="pk_endpoints"),
-        sa.UniqueConstraint("project", "name", name="uq_endpoints_project"),
+        sa.UniqueConstraint("project", "name", name="uq_endpoints_project_name"),
         sqlite_autoincrement=True,
     )
     op.create_table(
