@@ -33,6 +33,14 @@ LONG: dict[str, Any] = {
     "max_tokens": 480,
     "response_format": {"type": "json_schema", "json_schema": {"name": "numbers", "schema": _LIST}},
 }
+TUNED = {
+    "taskType": "lora_sft",
+    "model": {"source": {"identifier": MODEL}},
+    "data": {"path": "builtin:gsm8k", "prompt_column": "question", "response_column": "answer", "max_samples": 16},
+    "lora": {"r": 8, "target_modules": "all-linear"},
+    # So that its answers differ from those of the base.
+    "training": {"max_steps": 6, "learning_rate": 3e-2, "batch_size": 2, "save_strategy": "no", "max_seq_length": 64},
+}
 ASKED: list[Any] = [{"role": "user", "content": "A train has 12 cars."}]
 
 
@@ -247,3 +255,21 @@ def test_another_worker_takes_over_from_one_that_dies(fleet: LocalFleet, client:
     assert client.tasks.wait(replica.task_id, timeout_s=PATIENCE_S).status == "cancelled"
     with pytest.raises(openai.NotFoundError, match="no endpoint bot"):
         ai.models.list()
+
+
+def test_a_trained_adapter_and_its_base_answer_under_their_names(client: Client, endpoint: Connect) -> None:
+    trained = client.submit(yaml.safe_dump({"apiVersion": "tunefleet/v1", "spec": TUNED})).task_id
+    assert client.tasks.wait(trained, timeout_s=PATIENCE_S).status == "completed"
+    model = {"source": {"identifier": MODEL}, "adapters": [{"name": "french", "taskId": trained}]}
+    run = serve(client, "many", model=model, serve={"name": "many", "wait_s": 200})
+    ai = endpoint("many", timeout=PATIENCE_S)
+    greedy: dict[str, Any] = {"messages": ASKED, "temperature": 0, "max_tokens": 12}
+    # At the same time, so that batches of both take turns at the model.
+    with ThreadPoolExecutor(6) as pool:
+        names = ["many", "french", MODEL] * 2
+        found = pool.map(lambda name: ai.chat.completions.create(model=name, **greedy), names)
+        many, french, base, *again = [each.choices[0].message.content for each in found]
+    assert many == base != french
+    assert again == [many, french, base]
+    assert ready(ai) == ["many", MODEL, "french"]
+    client.tasks.cancel(run)
