@@ -26,6 +26,7 @@ from tunefleet.orchestrator.ha.leader_election import Election, keep_place
 from tunefleet.orchestrator.leadership import fenced
 from tunefleet.orchestrator.notifications.delivery import DeliveryLoop
 from tunefleet.orchestrator.scheduling import autoscaling, reaper, scheduler
+from tunefleet.orchestrator.serving import endpoint_usage
 from tunefleet.orchestrator.storage import artifacts, capacity, verification
 from tunefleet.orchestrator.sweeps.controller import SweepController
 from tunefleet.orchestrator.tasks import federation_settlement as task_settlement
@@ -147,6 +148,7 @@ class Lifetime:
             "settling": self._loop("settling", self._settle),
             "sweep": self._loop("sweep", lambda: reaper.run_once(self.core), every_s=SWEEP_S),
             "scrub": self._loop("scrub", lambda: verification.run_for_a_while(self.core)),
+            "usage": self._loop("usage", lambda: endpoint_usage.flush(self.core), every_s=endpoint_usage.FLUSH_S),
             "garbage": self._loop("garbage", lambda: artifacts.collect_garbage(self.core), every_s=GARBAGE_S),
         }
         self._nodes = ClusterReconciler(self.core, self.url)

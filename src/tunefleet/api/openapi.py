@@ -15,7 +15,7 @@ from pydantic.json_schema import models_json_schema
 
 from tunefleet.api import problem_details
 from tunefleet.api.routers.campaigns import CampaignApply
-from tunefleet.schemas import chat, federated, live
+from tunefleet.schemas import chat, endpoints, federated, live
 from tunefleet.schemas.api import PROBLEM_PREFIX, Problem, SubmitRequest
 from tunefleet.schemas.sweep import SweepCreate
 from tunefleet.schemas.training_protocol import jobs, reports, training
@@ -26,6 +26,7 @@ TAGS: Final = [
     {"name": "workflows", "description": "Submit, validate and manage workflows."},
     {"name": "tasks", "description": "List, inspect, retry and cancel tasks."},
     {"name": "control", "description": "Pause, resume and stop running tasks; commands and checkpoints."},
+    {"name": "endpoints", "description": "Models behind an OpenAI-compatible API."},
     {"name": "chat", "description": "Chat with a model that a worker has loaded."},
     {"name": "reports", "description": "Journal, metrics and logs of tasks."},
     {"name": "events", "description": "Events, as a list and as a resumable stream."},
@@ -54,6 +55,8 @@ _BYTES_BODIES: Final[tuple[type[BaseModel], ...]] = (
     FederationSpec,
     chat.ChatPoll,
     chat.ChatPiece,
+    endpoints.RelayPoll,
+    endpoints.ResponseFrames,
     Problem,
     live.LiveHello,
     live.LiveEvents,
@@ -140,6 +143,8 @@ _TASK_BODIES: Final[dict[str, dict[str, Any]]] = {
     "ElasticRequest": {"enabled": False},
     "ChatRequest": {"messages": [{"role": "user", "content": "How many are 2 dozen eggs?"}], "model": "tuned"},
     "ChatPoll": {"ready": True, "models": ["base", "tuned"], "wait_s": 0.0},
+    "RelayPoll": {"ready": True, "models": ["support-bot"], "wait_s": 0.0},
+    "ResponseFrames": {"frames": [{"id": "call-1", "status": 200, "content_type": "application/json", "end": True}]},
     "ChatPiece": {"text": "24", "finish": "stop", "usage": {"prompt_tokens": 9, "completion_tokens": 1}},
     "ManyRequest": {"action": "cancel", "task_ids": ["task-0123456789ab"]},
     "SessionRequest": {"code": "Zm9yIG9uZSB1c2Ugb25seSwgdGVuIG1pbnV0ZXM"},

@@ -38,6 +38,13 @@ class Root(LazyGroup):
         Entry("graph", "tasks.graph:graph", "Draw the dependency graph of a workflow.", WORK),
         Entry("preview", "models.data_commands:preview", "Preview the training data: trained and masked tokens.", WORK),
         Entry("chat", "models.chat_commands:chat", "Chat with a model, or with the result of a training run.", WORK),
+        Entry(
+            "serve",
+            "models.serve_commands:serve",
+            "Serve a model as an OpenAI-compatible endpoint.",
+            WORK,
+        ),
+        Entry("endpoints", "models.serve_commands:app", "List and stop endpoints.", WORK),
         Entry("ls", "tasks.task_commands:ls", "List runs or workflows, newest first.", WORK),
         Entry("show", "tasks.show:show", "Show the summary of a run or a workflow.", WORK),
         Entry("why", "tasks.why:why", "Explain why a run is pending, worker by worker.", WORK),

@@ -69,6 +69,7 @@ class Client(ServerVerbs, Blocking):
         self.federations = resources.Federations(self.transport)
         self.campaigns = resources.Campaigns(self.transport)
         self.models = resources.Models(self.transport)
+        self.endpoints = resources.Endpoints(self.transport)
         self.sweeps = resources.Sweeps(self.transport)
 
     def __enter__(self) -> Client:
@@ -167,6 +168,7 @@ class AsyncClient(ServerVerbs, Awaited):
         self.federations = resources.AsyncFederations(self.transport)
         self.campaigns = resources.AsyncCampaigns(self.transport)
         self.models = resources.AsyncModels(self.transport)
+        self.endpoints = resources.AsyncEndpoints(self.transport)
         self.sweeps = resources.AsyncSweeps(self.transport)
 
     async def __aenter__(self) -> AsyncClient:

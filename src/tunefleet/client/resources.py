@@ -10,6 +10,7 @@ from tunefleet.client.routes import (
     campaign_routes,
     chat_routes,
     federation_routes,
+    serving_routes,
     sweep_routes,
     workflow_routes,
 )
@@ -113,6 +114,14 @@ class WorkerVerbs:
     invitations = ApiMethod(workflow_routes.list_invitations)
     withdraw = ApiMethod(workflow_routes.withdraw)
     remove = ApiMethod(workflow_routes.remove_worker)
+
+
+class EndpointVerbs:
+    """Methods of endpoints: models behind an OpenAI-compatible API."""
+
+    list = ApiMethod(serving_routes.list_endpoints)
+    get = ApiMethod(serving_routes.get_endpoint)
+    stop = ApiMethod(serving_routes.stop_endpoint)
 
 
 class KeyVerbs:
@@ -267,6 +276,14 @@ class Workers(WorkerVerbs, Blocking):
 
 class AsyncWorkers(WorkerVerbs, Awaited):
     """Workers, asynchronously."""
+
+
+class Endpoints(EndpointVerbs, Blocking):
+    """Endpoints, synchronously."""
+
+
+class AsyncEndpoints(EndpointVerbs, Awaited):
+    """Endpoints, asynchronously."""
 
 
 class Keys(KeyVerbs, Blocking):
