@@ -164,13 +164,13 @@ REFUSALS = """\
 ## Refused keys
 
 These keys exist in other systems or are planned. They are rejected so that no option is silently ignored. A key of
-another task kind is also refused, and the error lists the kinds that have it.
+another task type is also refused, and the error lists the kinds that have it.
 
 | Keys below `spec` | Why | Instead |
 |---|---|---|
 """
 KINDS_REFUSED = """\
-The same applies to these task kinds:
+The same applies to these task types:
 
 | Kinds | Why | Instead |
 |---|---|---|
@@ -331,7 +331,7 @@ def pipelines() -> Iterator[str]:
 
 
 def _heading(block: type[BaseModel], where: str, kind: str, others: set[type[BaseModel]]) -> str:
-    """Return the place of a block, with what tells it from others there: its `type`, or the task kind."""
+    """Return the place of a block, with what tells it from others there: its `type`, or the task type."""
     said = _type_of(block)
     if said is not None and any(_type_of(each) not in {None, said} for each in others):
         return f"`{where}` with `type: {said}`"
@@ -400,7 +400,7 @@ def refusals() -> str:
 
 
 def refused_kinds() -> str:
-    """Return the rows of the table of refused task kinds; kinds with one reason share a row."""
+    """Return the rows of the table of refused task types; kinds with one reason share a row."""
     rows: dict[tuple[str, str], list[str]] = {}
     for kind, why in REFUSED_KINDS.items():
         rows.setdefault((why.reason, why.instead), []).append(f"`{kind}`")

@@ -119,7 +119,7 @@ class Root(LazyGroup):
         Entry(
             "env",
             "workers.environment_commands:app",
-            "Manage the environments that some task kinds need.",
+            "Manage the environments that some task types need.",
             HERE,
         ),
         Entry("db", "server.database_commands:app", "Check and migrate the server's database.", HERE),

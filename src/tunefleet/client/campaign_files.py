@@ -49,7 +49,7 @@ def file_errors(
         folder: As in `named_files`.
         built_in: Index of a dataset that ships with the package → its file.
     """
-    # The import loads the schemas of all task kinds.
+    # The import loads the schemas of all task types.
 
     local = dict(built_in or {})
     models = {"model_repo": spec.model_repo, "tokenizer_id": spec.tokenizer_id}

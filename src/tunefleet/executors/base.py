@@ -44,7 +44,7 @@ class Output:
 
 
 class Executor(ABC):
-    """One task kind. Stateless; safe to call from several threads."""
+    """One task type. Stateless; safe to call from several threads."""
 
     kind: ClassVar[str]
     slot_class: ClassVar[SlotClass]

@@ -19,7 +19,7 @@ _NO_CODE = "Tasks of this kind run custom code, which requires --allow-code (TUN
 
 
 class Registry:
-    """The task kinds of a worker.
+    """The task types of a worker.
 
     Args:
         broken: Kind → why its executor could not be loaded.

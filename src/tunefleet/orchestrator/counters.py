@@ -90,7 +90,7 @@ class Meters:
     def _tasks(self, registry: CollectorRegistry) -> None:
         self.moves = Counter(
             "tunefleet_task_moves",
-            "Task status changes, by new status, reason and task kind.",
+            "Task status changes, by new status, reason and task type.",
             ["status", "reason", "kind"],
             registry=registry,
         )

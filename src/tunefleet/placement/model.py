@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Final
 
-# Inline task kinds: they run inside the worker process.
+# Inline task types: they run inside the worker process.
 LIGHT_KINDS: Final = frozenset({"api", "echo"})
 
 _LISTS: Final = ("tags", "secrets", "environments", "features", "datasets", "gpu_places")

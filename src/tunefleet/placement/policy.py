@@ -28,7 +28,7 @@ _LAMBDAS: Final[dict[Category, float]] = {"inference": 0.4, "training": 0.8, "ot
 
 
 def category(kind: str) -> Category:
-    """Return the category whose λ applies to a task kind."""
+    """Return the category whose λ applies to a task type."""
     if kind == "inference":
         return "inference"
     return "training" if kind in TRAINING_KINDS else "other"

@@ -31,7 +31,7 @@ _REQUEST: Final = frozenset(
 )
 # Keys of a data block with nested request blocks.
 _WITHIN: Final = frozenset({"eval", "jsonl"})
-# (task kind or None for all, block): blocks from which Tunefleet itself sends requests.
+# (task type or None for all, block): blocks from which Tunefleet itself sends requests.
 _REQUESTS: Final[tuple[tuple[str | None, Where], ...]] = (
     ("api", ("api",)),
     (None, ("output", "destination")),

@@ -96,7 +96,7 @@ def read_rate(text: str) -> float:
 
 
 def read_kinds(text: str) -> tuple[str, ...]:
-    """Parse a list of task kinds.
+    """Parse a list of task types.
 
     Raises:
         InputError: If one of them cannot be simulated.

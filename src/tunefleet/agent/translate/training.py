@@ -57,12 +57,12 @@ _WITHOUT_EFFECT: Final = (
     "training.pretokenize", "training.group_by_length", "training.dataloader_pin_memory",
     "training.dataloader_prefetch_factor", "training.dataloader_persistent_workers", "training.dataloader_drop_last",
 )  # fmt: skip
-# Methods with preference pairs; their task kinds have the same names.
+# Methods with preference pairs; their task types have the same names.
 PAIRS: Final = frozenset({"dpo", "orpo"})
 _SUPERVISED_METHODS: Final = frozenset({"sft", "cpt"})
 _NEEDS_REWARD_MODEL: Final = "needs a reward model, which a config cannot set"
 _NEEDS_REWARDS: Final = "needs rewards or a reward model, which a config cannot set"
-# Method -> why a config does not support it, and the task kinds that do.
+# Method -> why a config does not support it, and the task types that do.
 _UNSUPPORTED: Final = {
     "rlhf": (_NEEDS_REWARD_MODEL, "ppo or grpo"),
     "ppo": (_NEEDS_REWARD_MODEL, "ppo"),
@@ -217,7 +217,7 @@ def method_of(read: ConfigReader) -> str:
 
 
 def kind_of(method: str, *, lora: bool) -> str:
-    """Return the task kind of a method; preference methods have the same kind with and without an adapter."""
+    """Return the task type of a method; preference methods have the same kind with and without an adapter."""
     if method in PAIRS:
         return method
     return "lora_sft" if lora else "sft"

@@ -83,7 +83,7 @@ def remains() -> Iterator[Remains]:
         (client.joined_file, "worker key and settings of `join`", False),
         (client.home_dir / "join.json", "worker key and settings of `join`", False),
         (client.endpoints_dir, "endpoints of live jobs", False),
-        (client.envs_folder, "environments of task kinds", False),
+        (client.envs_folder, "environments of task types", False),
         (server.data_dir, "runs, metrics, artifacts, keys", True),
     ):
         if path.exists():

@@ -83,7 +83,7 @@ def environments() -> Finding:
     found = [at(name) for name in FAMILIES]
     ready = [each.name for each in found if each.ready]
     broken = [each for each in found if each.state in ("stale", "unfinished")]
-    text = f"ready: {', '.join(ready)}" if ready else "none; some task kinds need one (`tunefleet env list`)"
+    text = f"ready: {', '.join(ready)}" if ready else "none; some task types need one (`tunefleet env list`)"
     if broken:
         listed = ", ".join(f"{each.name} is {each.state}" for each in broken)
         fix = "; ".join(f"tunefleet env create {each.name} --again" for each in broken)

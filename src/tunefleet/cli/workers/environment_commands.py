@@ -1,4 +1,4 @@
-"""`tunefleet env`: manage the environments that some task kinds need."""
+"""`tunefleet env`: manage the environments that some task types need."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tunefleet.runtime.envs.build import remove as remove_environment
 from tunefleet.runtime.envs.verify import EnvironmentFinding
 from tunefleet.runtime.envs.verify import check as check_environment
 
-app = typer.Typer(help="Manage the environments that some task kinds need.", invoke_without_command=True)
+app = typer.Typer(help="Manage the environments that some task types need.", invoke_without_command=True)
 
 _STYLES = {"ready": "good", "missing": "dim", "stale": "warn", "unfinished": "warn"}
 
@@ -37,7 +37,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help=f"One of: {', '.join(F
 
 @app.callback()
 def env(context: typer.Context, *, as_json: Json = False) -> None:
-    """Manage the environments that some task kinds need."""
+    """Manage the environments that some task types need."""
     if context.invoked_subcommand is None:
         ls(as_json=as_json)
 

@@ -102,7 +102,7 @@ def _load_words(load: Load | None) -> str | None:
 
 @examples("tunefleet workers show worker-1")
 def show(worker: WorkerId, *, as_json: Json = False) -> None:
-    """Show a worker's hardware, task kinds and missing requirements."""
+    """Show a worker's hardware, task types and missing requirements."""
     with connect() as client:
         view = client.workers.get(one_worker(client, worker))
     if as_json:

@@ -32,7 +32,7 @@ ONLINE_S: Final = 60.0
 SHARED_OWNER: Final = "worker"
 _MIN_ID: Final = 10
 _SLOTS: Final = 64
-# The task kinds that are jobs of this protocol.
+# The task types that are jobs of this protocol.
 TRAINING_KINDS: Final = ("sft", "lora_sft")
 
 

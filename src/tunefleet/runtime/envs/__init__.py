@@ -1,4 +1,4 @@
-"""Virtual environments for task kinds whose libraries conflict with Tunefleet's own.
+"""Virtual environments for task types whose libraries conflict with Tunefleet's own.
 
 A *layer* has a few pinned packages on top of Tunefleet's environment: seconds, megabytes. An *isolated* environment has
 all its packages from a complete lock, with only the package `tunefleet` linked in.

@@ -4,7 +4,7 @@
     if ran.ended:
         return                                                                         # paused or aborted: no result
 
-`main` is the program of the task kind `command`.
+`main` is the program of the task type `command`.
 """
 
 from tunefleet.workloads.command.run import main

@@ -1,4 +1,4 @@
-"""Builds a dataset from others: the program of the task kind `data`.
+"""Builds a dataset from others: the program of the task type `data`.
 
     run            the job from beginning to end
     inputs         a source → its rows, as a stream

@@ -1,4 +1,4 @@
-"""A function of a workflow file, run in its own process: the program of the task kind `python`.
+"""A function of a workflow file, run in its own process: the program of the task type `python`.
 
 run           the program
 runner        the process of the function; standard library only

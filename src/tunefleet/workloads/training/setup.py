@@ -242,7 +242,7 @@ def write_card(folder: Path, kind: str, base: str) -> None:
         "",
         f"# {'LoRA adapter' if adapter else 'Model'} trained from {base if on_hub else Path(base).name}",
         "",
-        f"Trained with Tunefleet, task kind `{kind}`.",
+        f"Trained with Tunefleet, task type `{kind}`.",
         "",
     ]
     (folder / "README.md").write_text("\n".join(lines), encoding="utf-8")
