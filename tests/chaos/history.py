@@ -152,7 +152,9 @@ UNPACKING: Final = re.compile(r"\..+-[a-z0-9_]{8}")
 def _files(world: World) -> Iterator[str]:
     for root in [*world.results().values(), world.folder / "server" / "data"]:
         for path in sorted(root.rglob("*")):
-            if path.is_file() and any(known(path) for known in TEMPORARY):
+            # An incomplete download of a killed worker is kept for a day, so that the next fetch resumes it.
+            resumable = path.parent.suffix == ".part" and path.parent.parent.name == ".inputs"
+            if path.is_file() and any(known(path) for known in TEMPORARY) and not resumable:
                 yield f"temporary file {path} ({path.stat().st_size} bytes)"
             if path.is_dir() and UNPACKING.fullmatch(path.name):
                 yield f"temporary folder {path}"

@@ -182,13 +182,15 @@ def _build(
         base_env=environment,
         log_bytes=settings.job_log_bytes,
     )
+    input_store = InputStore(results_dir / ".inputs")
+    input_store.delete_stale()
     worker_context = WorkerContext(
         results_dir=results_dir,
         state=state,
         outbox=Outbox(worker_id, session),
         registry=executors,
         jobs=jobs,
-        inputs=InputStore(results_dir / ".inputs"),
+        inputs=input_store,
         shipper=JournalShipper,
         delivery=lambda token: AttemptClient(settings.server_url, token, throttle=moving.throttle, reach=reach),
         env=_threads(settings),

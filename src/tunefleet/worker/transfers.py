@@ -6,6 +6,7 @@ Inputs are artifacts under `<results>/.inputs/`, fetched once and shared by all 
     <digest>.unpacked/   the same, unpacked, if the artifact is an archive
     <digest>.json        path of the artifact; written last: without it the input is incomplete
     <digest>.lock        held by the process that fetches it
+    <digest>.part/       an incomplete download, which a later fetch resumes; deleted after a day
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from tunefleet.artifacts import Packing, is_archive, unpack
 from tunefleet.client.throttle import Throttle
@@ -37,6 +39,7 @@ _FORBIDDEN: Final = (
 )
 _HINT: Final = "Use a path next to the workflow file, which is uploaded then, or share the folder on the worker."
 logger = logging.getLogger(__name__)
+_PARTIAL_KEPT_S: Final = 86_400.0
 # (digest, folder) -> path of the fetched file or folder.
 Fetch = Callable[[str, Path], Path]
 
@@ -164,6 +167,20 @@ class InputStore:
             path = self._settle(ref.digest, fetch)
             write_synced(self._note(ref.digest), json.dumps({"path": str(path.relative_to(self._root))}))
             return path
+
+    def delete_stale(self) -> None:
+        """Delete incomplete downloads that nothing has resumed for a day, such as those of a killed worker."""
+        for part in self._root.glob("*.part"):
+            try:
+                with FileLock(self._root / f"{part.stem}.lock", timeout=0):
+                    newest = max(path.stat().st_mtime for path in (part, *part.rglob("*")))
+                    if time.time() - newest > _PARTIAL_KEPT_S:
+                        logger.info("Deleting the incomplete download %s.", part.name)
+                        shutil.rmtree(part)
+            except Timeout:
+                continue  # another worker process is fetching it
+            except OSError as error:
+                logger.warning("Cannot delete the incomplete download %s: %s", part.name, error)
 
     def _note(self, digest: str) -> Path:
         return self._root / f"{digest}.json"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from tunefleet.errors import ArtifactError, UnreachableError
 from tunefleet.schemas.worker_link import InputRef
@@ -110,3 +113,17 @@ def test_two_jobs_that_want_the_same_fetch_it_once(tmp_path: Path) -> None:
     for thread in threads:
         thread.join(10)
     assert len(fetched) == 1
+
+
+@pytest.mark.parametrize(("age_s", "stays"), [(3600, True), (90_000, False)])
+def test_an_incomplete_download_is_kept_for_a_day(tmp_path: Path, age_s: int, stays: bool) -> None:
+    part = tmp_path / f"{REF.digest}.part"
+    part.mkdir()
+    (part / ".rows.jsonl.part").write_bytes(b"half")
+    for path in (part, part / ".rows.jsonl.part"):
+        os.utime(path, (time.time() - age_s,) * 2)
+    with FileLock(tmp_path / f"{REF.digest}.lock"):
+        InputStore(tmp_path).delete_stale()
+        assert part.exists(), "another process is fetching it"
+    InputStore(tmp_path).delete_stale()
+    assert part.exists() == stays
