@@ -97,6 +97,7 @@ REASONS: Final = {
     "bug": _OF_THE_PROGRAM,
     "out_of_memory": "Use a smaller `batch_size` or `max_seq_length`, or a worker with more memory.",
     "disk_full": "Free disk space on the worker, then run `tunefleet retry`.",
+    "machine_error": "Fix the package, driver or GPU named in the error on the worker, then restart the worker.",
     "network": "Check that the worker can reach the host named in the error, then run `tunefleet retry`.",
     "killed": "Find out who sent the signal. If no one did, it was probably the kernel's out-of-memory killer.",
     "crashed": _OF_THE_PROGRAM,
@@ -106,6 +107,7 @@ REASONS: Final = {
     "delivery_failed": "Fix the destination. See [Debug a failed workflow](../how-to/debug-a-failed-workflow.md"
     "#a-delivery-is-delayed-or-has-failed).",
     "worker_lost": "Check the worker's log and `tunefleet workers show`, then run `tunefleet retry`.",
+    "no_worker": "Start a worker that meets the requirements named in the error, or change them.",
     "no_nodes": "Read the cluster's message in the error. See [Slurm](../how-to/slurm.md) or [Ray](../how-to/ray.md).",
 }
 """Reason of a task that has failed → what to do."""

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import errno
 import json
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -287,6 +288,20 @@ class MachineError(TunefleetError):
     """A port, disk space, a device or a package is unavailable on this machine."""
 
     code = "machine"
+
+
+_MACHINE: Final = re.compile(
+    r"^(?:ModuleNotFoundError|ImportError): |CUDA error: (?!device-side assert|out of memory)|cuDNN error"
+    r"|no CUDA-capable device|CUDA driver version is insufficient|Found no NVIDIA driver"
+    r"|Driver/library version mismatch|cannot open shared object file",
+    re.M,
+)
+
+
+def names_machine_error(text: str) -> bool:
+    """Whether an error message is about a missing package, a driver or a GPU, so that another machine may succeed."""
+    # A device-side assert is an invalid index in the data or the program: it fails on every GPU.
+    return _MACHINE.search(text) is not None
 
 
 def is_disk_full(error: BaseException | None) -> bool:

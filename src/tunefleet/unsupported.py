@@ -37,7 +37,6 @@ UNSUPPORTED_VARIABLES: Final[dict[str, dict[str, str]]] = {
         "STATE_FLUSH_INTERVAL_SEC": _STATE,
         "SUPERVISOR_GRPC_TARGET": "workers connect to the server directly, over HTTP or TUNEFLEET_REDIS_URL",
         "TASK_DLQ_LIMIT": "failed tasks are kept until they are removed or pruned",
-        "TASK_NO_WORKER_GRACE_SEC": "set limits.max_queue_s in the workflow file to limit the time in the queue",
         "TASK_POOL_BATCH_SIZE": "each scheduling cycle considers all queued tasks",
         "TASK_REQUEUE_DELAY_SEC": _TRIES,
         "TASK_REQUEUE_MAX_DELAY_SEC": _TRIES,

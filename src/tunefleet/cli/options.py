@@ -197,7 +197,7 @@ def one_task(client: Client, id_: str) -> str:
 
 def one_worker(client: Client, name: str) -> str:
     """Return the id of the worker with this id or prefix."""
-    ids = [worker.id for worker in client.workers.list(limit=_WORKERS).items]
+    ids = [worker.id for worker in client.workers.list(limit=_WORKERS, hidden=True).items]
     found = [name] if name in ids else [each for each in ids if each.startswith(name)]
     if len(found) == 1:
         return found[0]

@@ -68,6 +68,7 @@ class TaskReason(StrEnum):
     BUG = "bug"
     OUT_OF_MEMORY = "out_of_memory"
     DISK_FULL = "disk_full"
+    MACHINE_ERROR = "machine_error"
     NETWORK = "network"
     KILLED = "killed"
     CRASHED = "crashed"
@@ -77,6 +78,7 @@ class TaskReason(StrEnum):
     DELIVERY_FAILED = "delivery_failed"
     WORKER_LOST = "worker_lost"
     NO_NODES = "no_nodes"
+    NO_WORKER = "no_worker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +116,8 @@ OUTCOMES: Final[dict[TaskReason, Outcome]] = {
     TaskReason.BAD_INPUT: Outcome(_S.FAILED),
     TaskReason.BUG: Outcome(_S.FAILED, RetryBudget.ATTEMPTS),
     TaskReason.OUT_OF_MEMORY: Outcome(_S.FAILED, RetryBudget.ATTEMPTS),
-    TaskReason.DISK_FULL: Outcome(_S.FAILED),
+    TaskReason.DISK_FULL: Outcome(_S.FAILED, RetryBudget.ATTEMPTS),
+    TaskReason.MACHINE_ERROR: Outcome(_S.FAILED, RetryBudget.ATTEMPTS),
     TaskReason.NETWORK: Outcome(_S.FAILED, RetryBudget.ATTEMPTS),
     TaskReason.KILLED: Outcome(_S.FAILED, RetryBudget.ATTEMPTS),
     TaskReason.CRASHED: Outcome(_S.FAILED, RetryBudget.ATTEMPTS),
@@ -126,7 +129,13 @@ OUTCOMES: Final[dict[TaskReason, Outcome]] = {
     TaskReason.WORKER_LOST: Outcome(_S.FAILED, RetryBudget.LOST),
     # The cluster manager cannot provide such nodes; another request would get the same answer.
     TaskReason.NO_NODES: Outcome(_S.FAILED),
+    TaskReason.NO_WORKER: Outcome(_S.FAILED),
 }
+
+MACHINE_REASONS: Final = frozenset(
+    {TaskReason.OUT_OF_MEMORY, TaskReason.DISK_FULL, TaskReason.MACHINE_ERROR, TaskReason.NETWORK}
+)
+"""Failures whose cause may be the machine, so that another one may succeed."""
 
 _OPEN = frozenset(TaskStatus) - FINAL
 TRANSITIONS: Final[dict[TaskStatus, frozenset[TaskStatus]]] = {

@@ -7,7 +7,7 @@ its reason.
 from __future__ import annotations
 
 from tunefleet.placement.explain import explain, verdict
-from tunefleet.placement.match import Fit, Reject, is_able, lacks, match, only
+from tunefleet.placement.match import Fit, Reject, accepts_tasks, is_able, lacks, match, only
 from tunefleet.placement.model import LIGHT_KINDS, Candidate, Device, Requirement, WorkerState
 from tunefleet.placement.plan import Assignment, Decisions, FreeCapacity, plan
 from tunefleet.placement.policy import Policy, Ranking
@@ -30,6 +30,7 @@ __all__ = [
     "Requirement",
     "Share",
     "WorkerState",
+    "accepts_tasks",
     "explain",
     "fair_order",
     "is_able",

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
 
 from tunefleet.placement.gangs import largest
 from tunefleet.placement.match import Fit, Reject, able, fits, match
 from tunefleet.placement.model import Requirement, WorkerState
+
+# Worker → why it does not get the task for a while, as a clause after its name.
+Avoid = Mapping[str, str]
+_NONE: Final[Avoid] = MappingProxyType({})
 
 
 def explain(
     requirement: Requirement,
     workers: Sequence[WorkerState],
     *,
-    avoid: frozenset[str] = frozenset(),
+    avoid: Avoid = _NONE,
     task_id: str | None = None,
 ) -> str | None:
     """Return the pending reason of a task.
@@ -36,7 +42,7 @@ def explain(
     return f"waiting: {listed}." if suited else f"unschedulable: {listed}."
 
 
-def _fits_now(requirement: Requirement, worker: WorkerState, avoid: frozenset[str], task_id: str | None) -> bool:
+def _fits_now(requirement: Requirement, worker: WorkerState, avoid: Avoid, task_id: str | None) -> bool:
     return (
         fits(requirement, worker)
         and worker.id not in avoid
@@ -52,7 +58,7 @@ def _explain_gang(
     need: Requirement,
     workers: Sequence[WorkerState],
     suited: Sequence[WorkerState],
-    avoid: frozenset[str],
+    avoid: Avoid,
     task_id: str | None,
 ) -> str | None:
     fitting = [worker for worker in suited if _fits_now(need, worker, avoid, task_id)]
@@ -75,7 +81,7 @@ def verdict(
     requirement: Requirement,
     worker: WorkerState,
     *,
-    avoid: frozenset[str] = frozenset(),
+    avoid: Avoid = _NONE,
     task_id: str | None = None,
 ) -> Fit | Reject:
     """Return the match result of one worker; the arguments are those of `explain`."""
@@ -83,7 +89,7 @@ def verdict(
     if isinstance(result, Reject):
         return result
     if worker.id in avoid:
-        return Reject("recently did not accept it", permanent=False)
+        return Reject(avoid[worker.id], permanent=False)
     if _is_reserved_for_other(requirement, worker, task_id):
         return Reject(f"is reserved for {worker.kept_for}, which is ahead in the queue", permanent=False)
     return result

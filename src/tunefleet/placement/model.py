@@ -22,6 +22,8 @@ class Requirement:
         gpu_first: Index of the device that must be included and comes first; None for any.
         gpu_type: Part of the product name, case-insensitive, a hyphen equals a space; None for any.
         features: Optional features that the task needs besides its kind, such as a converter.
+        no_worker_grace_s: Seconds after which the task fails if no registered worker could ever run it; None for the
+            server's default.
         project: The task's project, where some workers or secrets serve one project only; None if irrelevant.
     """
 
@@ -48,6 +50,7 @@ class Requirement:
     project: str | None = None
     nodes: int = 1
     nodes_max: int = 1
+    no_worker_grace_s: float | None = None
 
     def dump(self) -> str:
         """Return canonical JSON without default values."""
@@ -159,7 +162,7 @@ class Candidate:
     """A queued task.
 
     Args:
-        avoid: Workers that did not accept the task recently.
+        avoid: Workers that recently did not accept the task, or failed it.
         prefers: The worker that holds its checkpoint or the files of an earlier stage.
         only: Whether it may run on `prefers` only.
     """

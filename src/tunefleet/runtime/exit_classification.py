@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
+from tunefleet.errors import names_machine_error
 from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime import job_log
 from tunefleet.schemas.base import Message
@@ -48,6 +49,7 @@ _KINDS: Final = {
     "disk": TaskReason.DISK_FULL,
     "network": TaskReason.NETWORK,
     "diverged": TaskReason.DIVERGED,
+    "machine": TaskReason.MACHINE_ERROR,
     "bug": TaskReason.BUG,
 }
 _REGULAR_ENDS: Final[dict[str, tuple[FinishOutcome, TaskReason]]] = {
@@ -167,6 +169,8 @@ def _without_status(returncode: int | None, tail: str, *, rebooted: bool) -> tup
     if returncode == 0:
         return TaskReason.BUG, "The training process ended without a result."
     traceback = last_traceback(tail)
+    if names_machine_error(signs):
+        return TaskReason.MACHINE_ERROR, _last_line(traceback) or _last_line(signs) or "A package or driver is missing."
     return TaskReason.BUG, _last_line(traceback) or f"The training process ended with exit code {returncode}."
 
 

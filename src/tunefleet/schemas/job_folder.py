@@ -232,7 +232,7 @@ class JobStatus(Message):
     pid: int
     intent: Literal["stop", "pause", "preempt", "abort"] | None = None
     error: str | None = None
-    error_kind: Literal["input", "oom", "disk", "network", "diverged", "bug"] | None = None
+    error_kind: Literal["input", "oom", "disk", "network", "diverged", "machine", "bug"] | None = None
     traceback: str | None = None
     launch: str | None = None
     """The launch that wrote the status."""

@@ -95,6 +95,22 @@ class ServerSettings(RedisSettings, TlsSettings, ClusterSettings):
     """Seconds without contact after which a worker is considered lost and its tasks are rescheduled."""
     accept_within_s: float = Field(default=10.0, gt=0, validation_alias=variable("TUNEFLEET_ACCEPT_WITHIN_S"))
     """Seconds a worker has to accept an offer before the task is offered again."""
+    failed_worker_wait_s: float = Field(
+        default=600.0, ge=0, validation_alias=variable("TUNEFLEET_FAILED_WORKER_WAIT_S")
+    )
+    """Seconds before a task is offered again to a worker where it failed for the machine's reason, such as a full disk.
+    See [Lifecycle](lifecycle.md#failures-of-one-machine). 0: no wait."""
+    no_worker_grace_s: float | None = Field(
+        default=None, gt=0, validation_alias=variable("TUNEFLEET_NO_WORKER_GRACE_S", "TASK_NO_WORKER_GRACE_SEC")
+    )
+    """Seconds after which a task fails if no registered worker could ever run it. Busy and unreachable workers count as
+    able, and so do nodes that a cluster or an autoscaler provides. `limits.no_worker_grace_s` overrides it for a task.
+    Default: the task waits."""
+    hide_workers_after_s: float = Field(
+        default=7 * 86_400.0, gt=0, validation_alias=variable("TUNEFLEET_HIDE_WORKERS_AFTER_S")
+    )
+    """Seconds without contact after which a worker that is offline or lost is not listed any more.
+    `tunefleet workers ls --all` lists it, and it is listed again once it connects."""
     max_body_bytes: int = Field(default=8 << 20, gt=0, validation_alias=variable("TUNEFLEET_MAX_BODY_BYTES"))
     """Maximum size of a JSON or YAML request body, in bytes. For file uploads, see `TUNEFLEET_MAX_UPLOAD_BYTES`."""
     max_upload_bytes: int = Field(default=1 << 40, gt=0, validation_alias=variable("TUNEFLEET_MAX_UPLOAD_BYTES"))

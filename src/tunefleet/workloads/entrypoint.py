@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tunefleet import trainer_control
-from tunefleet.errors import TunefleetError, UnreachableError, is_disk_full
+from tunefleet.errors import MachineError, TunefleetError, UnreachableError, is_disk_full, names_machine_error
 from tunefleet.runtime.disk_check import DiskTooSmallError
 from tunefleet.schemas.job_folder import Job, JobFolder
 from tunefleet.trainer_control import diagnostics
@@ -92,15 +92,21 @@ def kind_of(error: BaseException, folder: Path) -> ErrorKind:
         return "network"
     if isinstance(error, DivergedError):
         return "diverged"
-    if isinstance(error, TunefleetError):
+    if isinstance(error, TunefleetError) and not (isinstance(error, MachineError) and _is_about_machine(error)):
         return "input"
-    # Matched by name: importing torch for its exception class would slow down programs that do not use it.
-    if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__:
+    if _is_out_of_memory(error):
         return "oom"
-    if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _OUT_OF_MEMORY):
-        return "oom"
+    if _is_about_machine(error):
+        return "machine"
     # Some libraries hide the errno of a failed write: a disk without space left is the likelier cause then.
     return "disk" if shutil.disk_usage(folder).free < _NEARLY_FULL_BYTES else "bug"
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    # Matched by name: importing torch for its exception class would slow down programs that do not use it.
+    if isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__:
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _OUT_OF_MEMORY)
 
 
 def _is_about_peers(error: BaseException) -> bool:
@@ -110,6 +116,17 @@ def _is_about_peers(error: BaseException) -> bool:
     if type(error).__name__ in {"DistBackendError", "DistNetworkError", "DistStoreError"}:
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _PEER_LOST)
+
+
+def _is_about_machine(error: BaseException) -> bool:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ImportError):
+            return True
+        if isinstance(cause, RuntimeError | OSError) and names_machine_error(str(cause)):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def _is_about_disk(error: BaseException) -> bool:

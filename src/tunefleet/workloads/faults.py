@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 from tunefleet.errors import InputError, TunefleetError
 
-ErrorKind = Literal["input", "oom", "disk", "network", "diverged", "bug"]
+ErrorKind = Literal["input", "oom", "disk", "network", "diverged", "machine", "bug"]
 # Exit code of a failure of the program or the machine.
 FAILED: Final = 1
 # Exit code of an error in the user's input.

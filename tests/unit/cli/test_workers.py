@@ -58,7 +58,7 @@ def test_a_clock_that_is_off_stands_beside_the_status(ahead_s: float | None, tol
 
 def test_a_worker_is_meant_by_its_id_or_a_beginning_that_no_other_has() -> None:
     found = SimpleNamespace(items=[SimpleNamespace(id=id_) for id_ in ("lab", "lab-2", "lab-3", "den-1")])
-    client: Any = SimpleNamespace(workers=SimpleNamespace(list=lambda limit: found))
+    client: Any = SimpleNamespace(workers=SimpleNamespace(list=lambda limit, hidden: found))
     assert [one_worker(client, name) for name in ("lab", "den", "lab-3")] == ["lab", "den-1", "lab-3"]
     with pytest.raises(ConflictError, match="Several workers begin with la") as caught:
         one_worker(client, "la")

@@ -25,7 +25,8 @@ def row(**changes: object) -> TaskRow:
     given = dict.fromkeys(TaskRow._fields)
     given |= {
         "id": "task-1", "status": "running", "max_attempts": 3, "backoff_s": 10.0, "failures": 0, "losses": 0,
-        "retry_on": "bug,out_of_memory,network,killed,crashed,timeout,stalled", "desired": "run", "version": 1,
+        "retry_on": "bug,out_of_memory,disk_full,machine_error,network,killed,crashed,timeout,stalled",
+        "desired": "run", "version": 1,
     }  # fmt: skip
     return TaskRow(**{**given, **changes})  # type: ignore[arg-type]
 
@@ -42,7 +43,7 @@ def test_a_failure_is_tried_again_with_a_growing_pause_until_the_attempts_are_us
     assert not finalize(task, reason, 100.0).retry
 
 
-@pytest.mark.parametrize("reason", [TaskReason.BAD_INPUT, TaskReason.DISK_FULL])
+@pytest.mark.parametrize("reason", [TaskReason.BAD_INPUT, TaskReason.DIVERGED])
 def test_what_cannot_get_better_is_not_tried_again(reason: TaskReason) -> None:
     assert not finalize(row(), reason, 0.0).retry
 

@@ -212,7 +212,10 @@ def test_waiting_is_explained() -> None:
     many = explain(need(cpu=99), [worker(f"w{n}") for n in range(5)])
     assert many is not None
     assert many.endswith("; and 2 more.")
-    assert explain(need(), [worker()], avoid=frozenset({"w1"})) == "waiting: w1 recently did not accept it."
+    assert (
+        explain(need(), [worker()], avoid={"w1": "recently did not accept it"})
+        == "waiting: w1 recently did not accept it."
+    )
 
 
 def test_a_requirement_survives_its_text_and_equal_ones_share_a_key() -> None:

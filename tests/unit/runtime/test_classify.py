@@ -126,6 +126,8 @@ def test_a_failure_that_the_program_announced(end: End, kind: str | None, reason
         (1, "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory\n", TaskReason.OUT_OF_MEMORY),
         (1, "OSError: [Errno 28] No space left on device\n", TaskReason.DISK_FULL),
         (1, CHAIN, TaskReason.DISK_FULL),
+        (1, "Traceback (most recent call last):\nModuleNotFoundError: No module named 'x'\n", TaskReason.MACHINE_ERROR),
+        (1, "RuntimeError: CUDA error: device-side assert triggered\n", TaskReason.BUG),
         (3, "", TaskReason.BUG),
         (0, "", TaskReason.BUG),
         (None, "", TaskReason.KILLED),
@@ -135,7 +137,7 @@ def test_an_end_without_a_word(end: End, code: int | None, log: str, reason: Tas
     found = end(status={"state": "running"}, code=code, log=log)
     assert (found.outcome, found.reason) == ("failed", reason)
     assert found.error is not None
-    assert found.error.endswith((".", "written"))
+    assert found.error.endswith((".", "written", "'x'"))
 
 
 def test_a_bug_is_told_by_its_last_traceback(end: End) -> None:

@@ -103,9 +103,22 @@ class OutOfMemoryError(RuntimeError):
         (RuntimeError("I/O error: No space left on device (os error 28)"), "disk"),
         (OSError(errno.EACCES, "Permission denied"), "bug"),
         (ValueError("out of memory"), "bug"),
+        (ModuleNotFoundError("No module named 'bitsandbytes'"), "machine"),
+        (RuntimeError("CUDA error: no kernel image is available for execution on the device"), "machine"),
+        (RuntimeError("Found no NVIDIA driver on your system."), "machine"),
+        (RuntimeError("CUDA error: device-side assert triggered"), "bug"),
     ],
 )
 def test_the_kind_of_a_failure_decides_whether_a_retry_makes_sense(error: Exception, kind: str, tmp_path: Path) -> None:
+    assert entrypoint.kind_of(error, tmp_path) == kind
+
+
+@pytest.mark.parametrize(("raised", "kind"), [(MachineError, "machine"), (DataError, "input")])
+def test_a_missing_package_behind_an_error_of_the_machine_is_found(
+    raised: type[Exception], kind: str, tmp_path: Path
+) -> None:
+    error = raised("vLLM cannot be imported.")
+    error.__cause__ = ImportError("libcudart.so.12")
     assert entrypoint.kind_of(error, tmp_path) == kind
 
 

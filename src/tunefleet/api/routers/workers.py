@@ -23,6 +23,10 @@ router = api_router(prefix="/workers", tags=["workers"])
 _STATUSES: Final = get_args(WorkerView.model_fields["status"].annotation)
 Status = Annotated[str | None, one_of(_STATUSES), Query(description=f"Comma-separated: {', '.join(_STATUSES)}.")]
 
+Hidden = Annotated[
+    bool, Query(description="Include workers that have been offline or lost for `TUNEFLEET_HIDE_WORKERS_AFTER_S`.")
+]
+
 Moment = Annotated[
     AwareDatetime | None, Query(description="A time with its time zone.", examples=["2026-01-31T12:00:00Z"])
 ]
@@ -33,10 +37,10 @@ Wait = Annotated[
 
 @router.get("")
 async def list_workers(
-    core: CoreDep, who: Reader, limit: Limit = 100, cursor: Cursor = None, status: Status = None
+    core: CoreDep, who: Reader, limit: Limit = 100, cursor: Cursor = None, status: Status = None, hidden: Hidden = False
 ) -> Page[WorkerView]:
     """List workers with their resources and running tasks."""
-    return await workers.list_(core, who, limit=limit, cursor=cursor, status=status)
+    return await workers.list_(core, who, limit=limit, cursor=cursor, status=status, hidden=hidden)
 
 
 @router.get("/{worker_id}")

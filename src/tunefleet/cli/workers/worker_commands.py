@@ -15,22 +15,28 @@ from tunefleet.cli.workers import administration
 from tunefleet.schemas.fleet import WorkerView
 from tunefleet.schemas.worker_link import Gpu, GpuLoad, Load
 
+All = Annotated[
+    bool,
+    typer.Option(
+        "--all", help="Include workers offline or lost for longer than TUNEFLEET_HIDE_WORKERS_AFTER_S (7 days)."
+    ),
+]
 app = typer.Typer(help="List and manage workers.", invoke_without_command=True)
 _STYLES = {"open": "good", "used": "", "expired": "dim", "withdrawn": "bad"}
 
 
 @app.callback()
-def workers(context: typer.Context, *, as_json: Json = False) -> None:
+def workers(context: typer.Context, *, all_: All = False, as_json: Json = False) -> None:
     """List and manage workers."""
     if context.invoked_subcommand is None:
-        ls(as_json=as_json)
+        ls(all_=all_, as_json=as_json)
 
 
 @examples("tunefleet workers ls --json")
-def ls(*, as_json: Json = False) -> None:
-    """List workers."""
+def ls(*, all_: All = False, as_json: Json = False) -> None:
+    """List workers, without those that have been offline or lost for a long time."""
     with connect() as client:
-        found = client.workers.list(limit=1000).items
+        found = client.workers.list(limit=1000, hidden=all_).items
     if as_json:
         print_json(found)
         return

@@ -407,9 +407,14 @@ def put_log(task_id: str, offset: int, data: bytes) -> Call[Cursor]:
     )
 
 
-def list_workers(*, limit: int = 100, cursor: str | None = None) -> Call[Page[WorkerView]]:
-    """Return a page of workers."""
-    return Call("GET", "/workers", model(Page[WorkerView]), {"limit": limit, "cursor": cursor})
+def list_workers(*, limit: int = 100, cursor: str | None = None, hidden: bool = False) -> Call[Page[WorkerView]]:
+    """Return a page of workers.
+
+    Args:
+        hidden: Include workers that have been offline or lost for a long time (`TUNEFLEET_HIDE_WORKERS_AFTER_S`).
+    """
+    query = {"limit": limit, "cursor": cursor, **({"hidden": True} if hidden else {})}
+    return Call("GET", "/workers", model(Page[WorkerView]), query)
 
 
 def get_worker(worker_id: str) -> Call[WorkerView]:

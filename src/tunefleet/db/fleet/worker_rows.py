@@ -72,6 +72,12 @@ def seen_since(connection: Connection, since: float) -> set[str]:
     return set(connection.scalars(select(workers.c.id).where(workers.c.last_seen_at >= since)))
 
 
+def gone_before(connection: Connection, at: float) -> set[str]:
+    """Return the workers that are offline or lost and were last seen before a time."""
+    seen_at = func.coalesce(workers.c.last_seen_at, workers.c.registered_at)
+    return set(connection.scalars(select(workers.c.id).where(workers.c.status != "online", seen_at < at)))
+
+
 def put(connection: Connection, row: WorkerRow) -> None:
     """Store a worker, new or changed, and publish the change to copies of the fleet."""
     values = row._asdict()

@@ -195,6 +195,21 @@ def of_gangs(connection: Connection, gang_ids: Sequence[str]) -> dict[str, list[
     return found
 
 
+def failed_since(
+    connection: Connection, task_seqs: Sequence[int], reasons: Collection[str], since: float
+) -> list[AttemptRow]:
+    """Return tasks' attempts that failed after a time for one of the reasons, oldest first; without those of gangs."""
+    if not task_seqs:
+        return []
+    query = (
+        select(attempts)
+        .where(attempts.c.task_seq.in_(list(task_seqs)), attempts.c.reason.in_(sorted(reasons)))
+        .where(attempts.c.finished_at > since, attempts.c.gang_of.is_(None))
+        .order_by(attempts.c.finished_at)
+    )
+    return [AttemptRow(*row) for row in connection.execute(query)]
+
+
 def gangs_that_failed(connection: Connection, before: float) -> list[AttemptRow]:
     """Return the open first nodes of gangs in which a node lost the others before a time."""
     member = attempts.alias()

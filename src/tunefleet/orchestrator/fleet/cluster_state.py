@@ -16,7 +16,8 @@ from tunefleet.db.repositories.queue import STRIKES
 from tunefleet.db.rows import TaskRow, WorkerRow
 from tunefleet.orchestrator.access import quotas
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.fleet import engines, federation_capacity, worker_state
+from tunefleet.orchestrator.fleet import avoidance, engines, federation_capacity, worker_state
+from tunefleet.orchestrator.fleet.avoidance import RetryRules
 from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.fleet.presence import AGENT_SESSION, Fleet
 from tunefleet.orchestrator.fleet.worker_state import WorkerFacts
@@ -59,6 +60,8 @@ class FleetSnapshot:
         fetching: Attempt → a clause on what it downloads before its job starts.
         joins: `seq` of a sharded task whose shards cannot be merged yet → what they wait for.
         absent: Engine that is not configured on this server → the setting it needs.
+        failed_wait_s: Seconds before a task is offered again to a worker where it failed for the machine's reason.
+        restarted: Worker id → Unix time of its last restart, as far as this server knows.
     """
 
     now: float
@@ -71,6 +74,13 @@ class FleetSnapshot:
     joins: dict[int, str] = field(default_factory=dict)
     absent: Mapping[str, str] = field(default_factory=dict)
     nodes_jobs: int = 1
+    failed_wait_s: float = 0.0
+    restarted: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def retries(self) -> RetryRules:
+        """When a task is offered again to a worker where it failed."""
+        return RetryRules(self.now, self.failed_wait_s, self.restarted)
 
 
 def fleet_snapshot(core: ServerContext) -> FleetSnapshot:
@@ -98,6 +108,7 @@ def fleet_snapshot(core: ServerContext) -> FleetSnapshot:
     return FleetSnapshot(
         now, limits, loads, warm, dict(core.state(Fleet).reserved), delivering, fetching, joins,
         core.state(Engines).absent, core.settings.nodes_jobs,
+        core.settings.failed_worker_wait_s, dict(core.state(Fleet).restarted_at),
     )  # fmt: skip
 
 
@@ -195,18 +206,6 @@ def needs_of(
     return {(key, project): say(known[key], project) for key, project in lines}
 
 
-def avoided(connection: Connection, task_ids: list[str], now: float) -> dict[str, frozenset[str]]:
-    """Return the workers that did not accept a task recently, by task id."""
-    # The usual case: no offer has failed, and one cheap query replaces one over all ids.
-    if not queue.any_trouble(connection):
-        return {}
-    found: dict[str, set[str]] = {}
-    for void in queue.void_offers_of(connection, task_ids):
-        if void.until > now:
-            found.setdefault(void.task_id, set()).add(void.worker_id)
-    return {task_id: frozenset(ids) for task_id, ids in found.items()}
-
-
 def reasons(
     connection: Connection, snapshot: FleetSnapshot, rows: Sequence[TaskRow], fleet: Sequence[WorkerState] | None = None
 ) -> dict[str, str]:
@@ -217,9 +216,9 @@ def reasons(
     if not waiting:
         return found
     known = needs(connection, (row.requirement_key for row in waiting))
-    avoid = avoided(connection, [row.id for row in waiting], snapshot.now)
     fleet = states(connection, snapshot) if fleet is None else fleet
-    cache: dict[tuple[str, str, frozenset[str]], str | None] = {}
+    avoid = avoidance.avoided(connection, waiting, known, fleet, snapshot.retries)
+    cache: dict[tuple[str, str, tuple[tuple[str, str], ...]], str | None] = {}
     held = quotas.QuotaChecks(connection, snapshot.now)
     serve = {project: serving(fleet, project) for project in {row.project for row in waiting}}
     with_reservation = frozenset(snapshot.reserved.values())
@@ -246,7 +245,7 @@ def reasons(
             continue
         fleet, need = serve[row.project], with_project(known[row.requirement_key], row.project)
         if row.id in bound:
-            blocked = explain(need, [each for each in fleet if each.id == bound[row.id]])
+            blocked = explain(need, [each for each in fleet if each.id == bound[row.id]], avoid=avoid.get(row.id, {}))
             found[row.id] = f"waiting: only {bound[row.id]} has its checkpoint ({blocked or 'queued'})."
             continue
         if row.id in with_reservation:
@@ -255,9 +254,10 @@ def reasons(
             reserved = f"{', '.join(ids)} {'is' if len(ids) == 1 else 'are'} reserved"
             found[row.id] = f"waiting: {reserved} for it until enough resources are free ({needed or 'queued'})."
             continue
-        key = (row.requirement_key, row.project, avoid.get(row.id, frozenset()))
+        mine = avoid.get(row.id, {})
+        key = (row.requirement_key, row.project, tuple(sorted(mine.items())))
         if key not in cache:
-            cache[key] = explain(need, fleet, avoid=key[2])
+            cache[key] = explain(need, fleet, avoid=mine)
         found[row.id] = cache[key] or "waiting: queued, scheduling."
     return found
 

@@ -143,6 +143,8 @@ class Fleet:
     """Worker id → model or dataset of a task that it was given → when, on the wall clock."""
     reserved: dict[str, str] = field(default_factory=dict)
     """Worker id → the waiting task that its capacity is reserved for, as of the last scheduling cycle."""
+    restarted_at: dict[str, float] = field(default_factory=dict)
+    """Worker id → Unix time of its last restart since this server started."""
     joins: dict[int, str] = field(default_factory=dict)
     """On a follower: `seq` of a sharded task → what its shards wait for; see `Core.joins`."""
     in_progress: Counter[str] = field(default_factory=Counter)
@@ -176,6 +178,7 @@ class Fleet:
         self.presences.pop(worker_id, None)
         self.agents.pop(worker_id, None)
         self.warm.pop(worker_id, None)
+        self.restarted_at.pop(worker_id, None)
         self.worked_at.pop(worker_id, None)
         self.elastic.changed_at.pop(worker_id, None)
         self._watched.pop(worker_id, None)

@@ -21,6 +21,7 @@ _REASONS: Final = {
     "crashed": "it crashed",
     "delivery_failed": "its result could not be delivered",
     "disk_full": "the disk is full",
+    "machine_error": "the machine lacks a package or a driver, or its GPU failed",
     "diverged": "its loss diverged",
     "killed": "it was killed",
     "network": "the network failed",

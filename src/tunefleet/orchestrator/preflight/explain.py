@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from tunefleet.db import Connection
@@ -14,7 +15,7 @@ from tunefleet.errors import Fault, SpecError
 from tunefleet.lifecycle.task import TaskReason, TaskStatus
 from tunefleet.orchestrator.access.permissions import Actor, may_read
 from tunefleet.orchestrator.context import ServerContext
-from tunefleet.orchestrator.fleet import cluster_state
+from tunefleet.orchestrator.fleet import avoidance, cluster_state
 from tunefleet.orchestrator.fleet import engines as providers
 from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.notifications import channels
@@ -63,7 +64,7 @@ async def of_task(core: ServerContext, actor: Actor, task_id: str) -> WhyView:
         if need is not None and only(row.id) in need.tags:
             # Workers are started for this task alone; all others would only report the missing tag.
             fleet = [worker for worker in fleet if only(row.id) in worker.tags]
-        avoid = cluster_state.avoided(connection, [row.id], snapshot.now).get(row.id, frozenset())
+        avoid = avoidance.avoided(connection, [row] if known else [], known, fleet, snapshot.retries).get(row.id, {})
         return WhyView(
             task_id=row.id,
             status=row.status,
@@ -211,7 +212,7 @@ def _match_results(
     fleet: Sequence[WorkerState],
     policy: Policy,
     *,
-    avoid: frozenset[str] = frozenset(),
+    avoid: Mapping[str, str] = MappingProxyType({}),
     task_id: str | None = None,
 ) -> tuple[WorkerVerdict, ...]:
     """Return the match result of each worker: those that fit first, in the order of the policy."""

@@ -12,7 +12,8 @@ from typing import Final
 from tunefleet.db import Connection
 from tunefleet.db.repositories import attempts, queue
 from tunefleet.db.rows import TaskRow
-from tunefleet.orchestrator.fleet import cluster_state
+from tunefleet.orchestrator.fleet import avoidance, cluster_state
+from tunefleet.orchestrator.fleet.avoidance import RetryRules
 from tunefleet.orchestrator.scheduling.queue import QueueReader
 from tunefleet.placement import Assignment, Candidate, Decisions, FreeCapacity, WorkerState
 from tunefleet.placement.match import lacks
@@ -27,7 +28,7 @@ def assign(
     reader: QueueReader,
     fleet: Sequence[WorkerState],
     *,
-    now: float,
+    retries: RetryRules,
     largest: int,
 ) -> tuple[Decisions, dict[str, list[TaskRow]]]:
     """Assign candidates; the first of equal ones takes the others with it if its worker coalesces the kind.
@@ -57,7 +58,7 @@ def assign(
             row, worker = rows[each.task_id], by_id[each.worker_id]
             placed.add(row.id)
             if row.merge_key is not None and row.kind in worker.merges:
-                coalesced[row.id] = _equal(connection, row, worker, placed, now)[: largest - 1]
+                coalesced[row.id] = _equal(connection, row, worker, placed, fleet, retries)[: largest - 1]
                 placed.update(other.id for other in coalesced[row.id])
         assigned += found.assignments
         reserved = found.reserved
@@ -82,15 +83,22 @@ def _first_of_each(
     return first, others
 
 
-def _equal(connection: Connection, row: TaskRow, worker: WorkerState, placed: set[str], now: float) -> list[TaskRow]:
+def _equal(
+    connection: Connection,
+    row: TaskRow,
+    worker: WorkerState,
+    placed: set[str],
+    fleet: Sequence[WorkerState],
+    retries: RetryRules,
+) -> list[TaskRow]:
     """Return the queued tasks that are equal to one and may run on its worker, in queue order."""
-    found = queue.equal(connection, row.merge_key or "", now=now, count=len(placed) + _SPARE)
+    found = queue.equal(connection, row.merge_key or "", now=retries.now, count=len(placed) + _SPARE)
     found = [other for other in found if other.id not in placed]
     ids = [other.id for other in found]
     # A task with a checkpoint goes to the worker that has it; a task that this worker did not accept goes elsewhere.
     bound = attempts.resumes_of(connection, ids).keys()
-    avoid = cluster_state.avoided(connection, ids, now)
     needs = cluster_state.needs(connection, {other.requirement_key for other in found})
+    avoid = avoidance.avoided(connection, found, needs, fleet, retries)
     return [
         other
         for other in found

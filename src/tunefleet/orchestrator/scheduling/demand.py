@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from tunefleet.db import Connection
@@ -51,6 +51,18 @@ class WorkerPool:
         return worker_id.startswith(f"{self.pool}.")
 
 
+@dataclass(slots=True)
+class RecentPools:
+    """The pools that autoscalers have asked for, which may start workers: pool → when, on the wall clock."""
+
+    at: dict[WorkerPool, float] = field(default_factory=dict)
+
+    def since(self, now: float) -> tuple[WorkerPool, ...]:
+        """Return the pools that were asked for lately, and forget the others."""
+        self.at = {pool: at for pool, at in self.at.items() if now - at < _REMEMBERED_S}
+        return tuple(self.at)
+
+
 async def of(core: ServerContext, actor: Actor, sort: WorkerPool) -> TaskDemand:
     """Return how many workers the queued tasks of the actor's project could use, one for each node.
 
@@ -58,6 +70,7 @@ async def of(core: ServerContext, actor: Actor, sort: WorkerPool) -> TaskDemand:
     can run is taken from its live workers, else from recent ones, else from `sort`.
     """
     may_read(actor)
+    core.state(RecentPools).at[sort] = core.clock.wall()
     snapshot = cluster_state.fleet_snapshot(core)
 
     def operation(connection: Connection) -> TaskDemand:

@@ -14,7 +14,8 @@ from typing import Final
 from tunefleet.db import Connection
 from tunefleet.db.repositories import attempts, queue
 from tunefleet.db.rows import TaskRow
-from tunefleet.orchestrator.fleet import cluster_state, federation_capacity
+from tunefleet.orchestrator.fleet import avoidance, federation_capacity
+from tunefleet.orchestrator.fleet.avoidance import RetryRules
 from tunefleet.placement import Candidate, FreeCapacity, Requirement, Share, WorkerState, fair_order
 from tunefleet.placement.policy import TRAINING_KINDS
 
@@ -49,7 +50,7 @@ class QueueReader:
         fleet: Sequence[WorkerState],
         *,
         shares: Mapping[str, Share] | None = None,
-        now: float,
+        retries: RetryRules,
         sticky: bool,
     ) -> None:
         self._connection = connection
@@ -57,7 +58,9 @@ class QueueReader:
         self._needs = needs
         self._shares = shares
         self._fleet = fleet
-        self._now = now
+        self._retries = retries
+        self._needs_by_key = {key: need for (key, _), need in needs.items()}
+        self._now = retries.now
         self._sticky = sticky
         self.rows: dict[str, TaskRow] = {}
         """Task rows read so far, by id."""
@@ -132,7 +135,7 @@ class QueueReader:
         return federation_capacity.held_back(self._connection, rows, needs, self._fleet) if rows else {}
 
     def _candidates(self, rows: Sequence[TaskRow]) -> list[Candidate]:
-        avoid = cluster_state.avoided(self._connection, [row.id for row in rows], self._now)
+        avoid = avoidance.avoided(self._connection, rows, self._needs_by_key, self._fleet, self._retries)
         jobs = [row for row in rows if row.slot_class == "job"]
         folders = attempts.last_workers(self._connection, [row.seq for row in jobs if row.attempts])
         wanted = attempts.resumes_of(self._connection, [row.id for row in jobs])
@@ -140,7 +143,7 @@ class QueueReader:
         for row in rows:
             resume = wanted.get(row.id)
             holder = (resume.worker_id if resume is not None else None) or folders.get(row.id)
-            need, avoided_workers = self._needs[(row.requirement_key, row.project)], avoid.get(row.id, frozenset())
+            need, avoided_workers = self._needs[(row.requirement_key, row.project)], frozenset(avoid.get(row.id, ()))
             only = resume is not None and bool(resume.bound)
             found.append(Candidate(row.id, need, row.rank, avoided_workers, prefers=holder, only=only))
         return self._prefer_upstream_workers(found) if self._sticky else found

@@ -21,7 +21,7 @@ from tunefleet.orchestrator.context import ServerContext
 from tunefleet.orchestrator.fleet import agents, cluster_state, usage
 from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.fleet.presence import Fleet
-from tunefleet.orchestrator.scheduling import fair_share
+from tunefleet.orchestrator.scheduling import fair_share, no_worker
 from tunefleet.orchestrator.tasks import commands, resume, unreported_ends
 from tunefleet.orchestrator.tasks.transitions import Move, switch
 from tunefleet.orchestrator.tasks.unreported_ends import Ending
@@ -95,7 +95,7 @@ async def run_once(core: ServerContext) -> int:
     if state.ready:
         core.signals.notify("placement")
     await _flush(core)
-    return findings.count
+    return findings.count + await no_worker.run_once(core)
 
 
 def _read_state(connection: Connection, *, since: float, now: float, patience_s: float) -> _State:

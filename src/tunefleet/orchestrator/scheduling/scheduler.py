@@ -147,8 +147,10 @@ def _run_cycle(
     waiting = {project for _, project in lines}
     shares = fair_share.project_shares(connection, ledger, waiting, snapshot.now)
     quotas = None if shares is None else {name: replace(share) for name, share in shares.items()}
-    reader = QueueReader(connection, board, needs, fleet, now=snapshot.now, sticky=sticky, shares=shares)
-    decisions, coalesced = coalescing.assign(connection, board, reader, fleet, now=snapshot.now, largest=largest)
+    reader = QueueReader(connection, board, needs, fleet, retries=snapshot.retries, sticky=sticky, shares=shares)
+    decisions, coalesced = coalescing.assign(
+        connection, board, reader, fleet, retries=snapshot.retries, largest=largest
+    )
     assignments, allowed = _allowed(decisions.assignments, coalesced, reader.rows, quotas)
     _offer(connection, assignments, reader.rows, snapshot.now, allowed)
     # Tasks were left over that might fit: run another cycle without waiting for a change.

@@ -20,6 +20,7 @@ _SERVER_ONLY: Final = frozenset(
         TaskReason.SIBLING_FAILED,
         TaskReason.WORKER_LOST,
         TaskReason.NO_NODES,
+        TaskReason.NO_WORKER,
     }
 )
 

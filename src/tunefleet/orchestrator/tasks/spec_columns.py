@@ -206,6 +206,7 @@ def requirement_of(spec: BaseTaskSpec) -> Requirement:
         datasets=_datasets(spec),
         nodes=spec.resources.least_nodes,
         nodes_max=spec.resources.most_nodes,
+        no_worker_grace_s=spec.limits.no_worker_grace_s,
     )
 
 

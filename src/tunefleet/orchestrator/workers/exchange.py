@@ -65,6 +65,8 @@ async def register(core: ServerContext, actor: Actor, request: RegisterRequest) 
         if before is not None:
             before.limits = limits_before
         raise
+    if before is None or before.session != request.session:
+        core.state(Fleet).restarted_at[request.worker_id] = core.clock.wall()
     core.state(Fleet).worked_at[request.worker_id] = core.clock.monotonic()
     # Ends the long poll of the previous process; its next exchange is refused.
     core.signals.notify(exchange_transaction.topic(request.worker_id))

@@ -23,12 +23,24 @@ from tunefleet.schemas.fleet import WorkerView
 
 
 async def list_(
-    core: ServerContext, actor: Actor, *, limit: int = 100, cursor: str | None = None, status: str | None = None
+    core: ServerContext,
+    actor: Actor,
+    *,
+    limit: int = 100,
+    cursor: str | None = None,
+    status: str | None = None,
+    hidden: bool = False,
 ) -> Page[WorkerView]:
-    """Return workers by id; `status` takes several values separated by commas."""
+    """Return workers by id.
+
+    Args:
+        status: Several values separated by commas; None for all.
+        hidden: Include those that have been offline or lost for `hide_workers_after_s`.
+    """
     may_read(actor)
     limit = bounded_limit(limit)
-    rows, running, decided = await core.read(partial(_all, actor=actor))
+    gone_before = None if hidden else core.clock.wall() - core.settings.hide_workers_after_s
+    rows, running, decided = await core.read(partial(_all, actor=actor, gone_before=gone_before))
     shown = [row for row in rows if cursor is None or row.id > cursor]
     views = [_view(core, row, running.get(row.id, ()), decided.get(row.id)) for row in shown]
     if status is not None:
@@ -85,7 +97,7 @@ def owned(connection: Connection, actor: Actor, worker_id: str) -> WorkerRow:
 
 
 def _all(
-    connection: Connection, *, actor: Actor
+    connection: Connection, *, actor: Actor, gone_before: float | None
 ) -> tuple[list[WorkerRow], dict[str, list[str]], dict[str, ControlRow]]:
     running: dict[str, list[str]] = {}
     held = attempts.all_open(connection)
@@ -93,7 +105,10 @@ def _all(
     for attempt in held:
         if attempt.task_seq in mine:
             running.setdefault(attempt.worker_id, []).append(attempt.task_id)
-    rows = [row for row in worker_rows.all_rows(connection) if may_see_worker(actor, row.project)]
+    gone = set() if gone_before is None else worker_rows.gone_before(connection, gone_before) - running.keys()
+    rows = [
+        row for row in worker_rows.all_rows(connection) if row.id not in gone and may_see_worker(actor, row.project)
+    ]
     return rows, running, worker_rows.all_controls(connection)
 
 

@@ -11,7 +11,9 @@ from tunefleet.spec.options.answer_match import ExactMatchSpec
 from tunefleet.spec.options.resources import MAX_SHARDS
 
 # The reasons of `lifecycle.task` that are charged to `retry.max_attempts`.
-RetryReason = Literal["bug", "out_of_memory", "network", "killed", "crashed", "timeout", "stalled"]
+RetryReason = Literal[
+    "bug", "out_of_memory", "disk_full", "machine_error", "network", "killed", "crashed", "timeout", "stalled"
+]  # fmt: skip
 
 
 class RetrySpec(Block):
@@ -24,6 +26,8 @@ class RetrySpec(Block):
     on: Annotated[tuple[RetryReason, ...], BeforeValidator(as_list)] = (
         "bug",
         "out_of_memory",
+        "disk_full",
+        "machine_error",
         "network",
         "killed",
         "crashed",
@@ -40,6 +44,9 @@ class LimitsSpec(Block):
     """Maximum run time of one attempt, in seconds."""
     max_queue_s: PositiveFloat | None = None
     """Maximum time in the queue, in seconds."""
+    no_worker_grace_s: PositiveFloat | None = None
+    """Seconds after which the task fails if no registered worker could ever run it. Busy and unreachable workers count
+    as able. Default: the server's `TUNEFLEET_NO_WORKER_GRACE_S`; without it, the task waits."""
     stall_after_s: PositiveFloat = 600.0
     """Seconds without a journal record after which a running job counts as stalled; see `on_stall`."""
 

@@ -314,7 +314,7 @@ def reason_of(error: TunefleetError | OSError) -> TaskReason:
         case UnreachableError():
             return TaskReason.NETWORK
         case MachineError():
-            return TaskReason.DISK_FULL if is_disk_full(error.__cause__) else TaskReason.CRASHED
+            return TaskReason.DISK_FULL if is_disk_full(error.__cause__) else TaskReason.MACHINE_ERROR
         case OSError() if is_disk_full(error):
             return TaskReason.DISK_FULL
         case _:

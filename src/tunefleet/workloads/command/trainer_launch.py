@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tunefleet.errors import InputError
+from tunefleet.errors import InputError, names_machine_error
 from tunefleet.runtime import envs, job_log
 from tunefleet.runtime.exit_classification import last_traceback, log_tail
 from tunefleet.schemas.job_folder import JobFolder
@@ -110,6 +110,14 @@ def _failure(folder: JobFolder, offset: int, program: str, returncode: int) -> C
     tail = log_tail(folder, offset)
     traceback = last_traceback(tail)
     last = traceback.strip().splitlines()[-1] if traceback else ""
-    kind: ErrorKind = "oom" if any(sign in (last or tail[-4096:]) for sign in _MEMORY_SIGNS) else "bug"
+    kind = _kind_of(last or tail[-4096:])
     reason = f": {last}" if last else "; see its log"
     return CommandFailedError(f"{program} ended with exit code {returncode}{reason}.", kind, traceback)
+
+
+def _kind_of(text: str) -> ErrorKind:
+    if any(sign in text for sign in _MEMORY_SIGNS):
+        return "oom"
+    if "No space left on device" in text:
+        return "disk"
+    return "machine" if names_machine_error(text) else "bug"
