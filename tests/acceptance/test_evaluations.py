@@ -123,6 +123,36 @@ def test_a_killed_evaluation_goes_on_with_what_it_has_and_another_measure_is_not
     assert row["values"][0]["value"] == whole["metrics"]["loss"]["value"]
 
 
+def test_a_suite_scores_each_answer_in_several_ways_and_two_models_are_compared_on_it(
+    client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"q": f"Tom has {n} apples and buys 2 more. How many?", "a": f"#### {n + 2}"} for n in range(6)]
+    (tmp_path / "suite.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    scorers: list[dict[str, Any]] = [
+        {"type": "numeric"}, {"type": "f1"}, {"type": "regex", "name": "any", "pattern": "."},
+        {"type": "json_schema", "json_schema": {"type": "object"}},
+    ]  # fmt: skip
+    data = {"path": "./suite.jsonl", "prompt_column": "q", "response_column": "a"}
+    own = {"type": "suite", "name": "own", "data": data, "scorers": scorers, "generation": {"max_tokens": 24}}
+    gates = [{"metric": "own_any", "at_least": 0.5}, {"metric": "own_json_schema", "at_least": 0.5}]
+    (tmp_path / "task.yaml").write_text(document(evaluations=[own], gates=gates))
+    one, other = (client.submit(tmp_path / "task.yaml").task_id for _ in range(2))
+    found, _ = (result(client.tasks.wait(each, timeout_s=PATIENCE_S)) for each in (one, other))
+
+    folder = client.tasks.fetch_output(one, "items", tmp_path / "items")
+    answered = [json.loads(line) for line in (folder / "own.jsonl").read_text().splitlines()]
+    assert [each["index"] for each in answered] == list(range(6))
+    for name in ("numeric", "f1", "any", "json_schema"):
+        metric = found["metrics"][f"own_{name}"]
+        assert metric["value"] == pytest.approx(sum(each[name] for each in answered) / 6)
+        assert metric["low"] <= metric["value"] <= metric["high"]
+    assert [each["any"] for each in answered] == [bool(each["answer"]) for each in answered]
+    assert [gate["passed"] for gate in found["gates"]] == [True, False], "a 2M model writes no JSON"
+    assert run(["compare", one, other, "--json"]) == 0
+    rows_of = {row["metric"]: row for row in json.loads(capsys.readouterr().out)["metrics"]}
+    assert (rows_of["own_numeric"]["differences"][1]["p"], rows_of["own_f1"]["differences"][1]["value"]) == (1.0, 0.0)
+
+
 @pytest.mark.parametrize(
     ("evaluation", "said"),
     [
@@ -131,8 +161,12 @@ def test_a_killed_evaluation_goes_on_with_what_it_has_and_another_measure_is_not
             {"type": "exact_match", "data": {**ROWS, "response_column": "question"}, "match": MATCH_NOTHING},
             "has nothing that match.extract: regex can extract",
         ),
+        (
+            {"type": "suite", "data": ROWS, "scorers": [{"type": "json_schema", "json_schema": {"type": "text"}}]},
+            "spec.evaluations.0.scorers.0.json_schema is not a JSON Schema",
+        ),
     ],
-    ids=["column", "reference"],
+    ids=["column", "reference", "schema"],
 )
 def test_what_cannot_be_measured_says_so(client: Client, evaluation: dict[str, Any], said: str) -> None:
     task = client.tasks.wait(client.submit(document(evaluations=[evaluation])).task_id, timeout_s=PATIENCE_S)

@@ -26,6 +26,7 @@ from tunefleet.spec.options.data import TrainingData
 from tunefleet.spec.options.generation import Stops, Temperature, TokenCount, TopP
 from tunefleet.spec.options.rows import DataSource
 from tunefleet.spec.options.rows import Faults as RowFaults
+from tunefleet.spec.options.scorers import Scorers
 from tunefleet.spec.options.served_model import GeneratorModelSpec
 from tunefleet.spec.tasks.base_task import ALWAYS_LEFT
 from tunefleet.spec.tasks.cross_field_checks import Faults
@@ -35,22 +36,24 @@ from tunefleet.validation_errors import show
 # Folder with one JSONL file per evaluation, with the results of each row.
 ITEMS_FOLDER: Final = "items"
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
-_METRICS: Final = {"loss": ("loss", "perplexity"), "exact_match": ("accuracy",), "lm_eval": ()}
+_METRICS: Final = {"loss": ("loss", "perplexity"), "exact_match": ("accuracy",), "suite": (), "lm_eval": ()}
 # Key of an evaluation → the types that use it.
 _KEYS: Final[dict[str, tuple[str, ...]]] = {
-    "data": ("loss", "exact_match"),
+    "data": ("loss", "exact_match", "suite"),
     "max_seq_length": ("loss",),
     "completion_only_loss": ("loss",),
     "batch_size": ("loss", "lm_eval"),
-    "generation": ("exact_match",),
+    "generation": ("exact_match", "suite"),
     "match": ("exact_match",),
+    "scorers": ("suite",),
     "tasks": ("lm_eval",),
     "include_path": ("lm_eval",),
     "num_fewshot": ("lm_eval",),
     "limit": ("lm_eval",),
-    "apply_chat_template": ("exact_match", "lm_eval"),
+    "apply_chat_template": ("exact_match", "suite", "lm_eval"),
     "run_code": ("lm_eval",),
 }
+_REQUIRED: Final = {"lm_eval": ("tasks",), "suite": ("data", "scorers")}
 
 
 def _name(value: str) -> str:
@@ -104,12 +107,13 @@ class AnswerSpec(Block):
 class EvaluationSpec(Block):
     """`evaluations[]`: one evaluation."""
 
-    type: Literal["loss", "exact_match", "lm_eval"]
-    """`loss`: loss and perplexity on rows; `exact_match`: share of correct answers; `lm_eval`: lm-eval tasks."""
+    type: Literal["loss", "exact_match", "suite", "lm_eval"]
+    """`loss`: loss and perplexity on rows; `exact_match`: share of correct answers; `suite`: answers to your own
+    questions, scored in one or more ways; `lm_eval`: lm-eval tasks."""
     name: Annotated[Text, AfterValidator(_name)] | None = None
     """Prefix of its metric names (`NAME_loss`); required if two evaluations would have the same names."""
     data: EvaluationData | None = None
-    """With `loss` and `exact_match`: the rows."""
+    """With `loss`, `exact_match` and `suite`: the rows."""
     max_seq_length: PositiveInt = 1024
     """With `loss`: max sequence length in tokens; longer rows are truncated."""
     completion_only_loss: bool | None = None
@@ -117,9 +121,11 @@ class EvaluationSpec(Block):
     batch_size: PositiveInt = 8
     """With `loss` and `lm_eval`: rows per forward pass."""
     generation: AnswerSpec = Field(default_factory=AnswerSpec)
-    """With `exact_match`: sampling parameters."""
+    """With `exact_match` and `suite`: sampling parameters."""
     match: MatchSpec = Field(default_factory=MatchSpec)
     """With `exact_match`: which part of an answer is compared."""
+    scorers: Scorers | None = None
+    """With `suite`: how each answer is scored; one metric per scorer."""
     tasks: Annotated[tuple[Text, ...], Field(min_length=1, max_length=200), BeforeValidator(as_list)] | None = None
     """With `lm_eval`: task names, from `include_path` or from lm-eval itself, whose data comes from the Hub."""
     include_path: Text | None = None
@@ -130,7 +136,7 @@ class EvaluationSpec(Block):
     limit: PositiveInt | None = None
     """With `lm_eval`: maximum number of questions per task."""
     apply_chat_template: bool = False
-    """With `exact_match` and `lm_eval`: apply the model's chat template to prompts; always on for chats."""
+    """With `exact_match`, `suite` and `lm_eval`: apply the model's chat template to prompts; always on for chats."""
     run_code: bool = False
     """With `lm_eval`: run Python functions of tasks (`!function`), and model-generated code in tasks that execute it;
     requires a worker started with `--allow-code`."""
@@ -138,24 +144,32 @@ class EvaluationSpec(Block):
     @model_validator(mode="after")
     def _fitting(self) -> EvaluationSpec:
         faults: Faults = []
-        required = "tasks" if self.type == "lm_eval" else "data"
-        if getattr(self, required) is None:
-            faults.append((required, f"is required with type: {self.type}", None))
+        for required in _REQUIRED.get(self.type, ("data",)):
+            if getattr(self, required) is None:
+                faults.append((required, f"is required with type: {self.type}", None))
         for key, types in _KEYS.items():
             if self.type not in types and key in self.model_fields_set and getattr(self, key) is not None:
                 faults.append((key, f"is only for type: {' and '.join(types)}", "remove it"))
-        faults += self._shape_faults()
+        faults += [*self._shape_faults(), *self._scorer_faults()]
         if faults:
             raise many_wrong(faults)
         return self
 
     def _shape_faults(self) -> Faults:
         plain = self.data is not None and self.data.shape.kind == "text"
-        if plain and self.type == "exact_match":
+        if plain and self.type in {"exact_match", "suite"}:
             return [("data", "has no answers to compare with", "name prompt_column and response_column")]
         if plain and self.completion_only_loss:
             return [("completion_only_loss", "needs rows with a response, but these are plain text", "remove it")]
         return []
+
+    def _scorer_faults(self) -> Faults:
+        labels = [each.label for each in self.scorers or ()]
+        return [
+            (f"scorers.{index}", f"has the name {show(label)}, like an earlier one", "set name")
+            for index, label in enumerate(labels)
+            if label in labels[:index]
+        ]
 
     @property
     def label(self) -> str:
@@ -165,7 +179,8 @@ class EvaluationSpec(Block):
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of its metrics; those of lm-eval are known only after the run."""
-        return tuple(self.metric(name) for name in _METRICS[self.type])
+        scores = tuple(each.label for each in self.scorers or ())
+        return tuple(self.metric(name) for name in (*_METRICS[self.type], *scores))
 
     def metric(self, name: str) -> str:
         """Return the name of a metric in the result."""

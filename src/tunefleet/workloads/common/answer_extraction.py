@@ -48,9 +48,14 @@ def final_number(text: str) -> str | None:
 
 def extractor(match: MatchSpec) -> Callable[[str], str | None]:
     """Return a function that extracts the part of an answer to compare, or None, which is never right."""
-    # Reasoning (up to `</think>`) is removed first: chat templates insert an empty block even without reasoning.
     take = _extractor(match)
-    return lambda text: take(text.rpartition("</think>")[2])
+    return lambda text: take(without_reasoning(text))
+
+
+def without_reasoning(text: str) -> str:
+    """Return a text from the end of its reasoning on (`</think>`), which some models write before the answer."""
+    # Chat templates insert an empty block even without reasoning.
+    return text.rpartition("</think>")[2]
 
 
 def _extractor(match: MatchSpec) -> Callable[[str], str | None]:

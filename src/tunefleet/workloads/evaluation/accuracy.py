@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,6 +33,10 @@ class Question:
     tools: list[Any] | None = None
 
 
+# The fields of an item that score an answer.
+Score = Callable[[str, Question], Item]
+
+
 def prepare(evaluation: EvaluationSpec, rows: RowSet) -> list[Question]:
     """Read the prompts and references of the rows.
 
@@ -40,17 +44,25 @@ def prepare(evaluation: EvaluationSpec, rows: RowSet) -> list[Question]:
         DataError: If a row's reference answer has nothing to compare.
     """
     take = extractor(evaluation.match)
-    found = []
-    for index, example in enumerate(rows.examples):
-        question = _question(index, example, evaluation, rows.portion.shape.origin)
+    found = questions_of(evaluation, rows)
+    for question in found:
         if take(question.reference) is None:
             raise DataError(
-                f"The answer of row {index + 1} of {rows.portion.shape.origin} has nothing that "
+                f"The answer of row {question.index + 1} of {rows.portion.shape.origin} has nothing that "
                 f"match.extract: {evaluation.match.extract} can extract.",
                 hint="Choose another `match.extract`, or fix the row.",
             )
-        found.append(question)
     return found
+
+
+def questions_of(evaluation: EvaluationSpec, rows: RowSet) -> list[Question]:
+    """Return the prompts and references of the rows.
+
+    Raises:
+        DataError: If a row has no prompt or no answer.
+    """
+    origin = rows.portion.shape.origin
+    return [_question(index, example, evaluation, origin) for index, example in enumerate(rows.examples)]
 
 
 def _question(index: int, example: Example, evaluation: EvaluationSpec, origin: str) -> Question:
@@ -79,7 +91,12 @@ def _question(index: int, example: Example, evaluation: EvaluationSpec, origin: 
 
 
 def answer(
-    evaluation: EvaluationSpec, questions: list[Question], subject: EvaluatedModel, kept: ItemLog, progress: Progress
+    evaluation: EvaluationSpec,
+    questions: list[Question],
+    subject: EvaluatedModel,
+    kept: ItemLog,
+    progress: Progress,
+    score: Score,
 ) -> None:
     """Answer the remaining rows with the model, and score each answer."""
     progress.start(len(questions), len(kept))
@@ -95,7 +112,7 @@ def answer(
             requests = [_request(engine, each, evaluation.generation, subject) for each in chunk]
             for given in engine.generate(requests):
                 # Stored one by one: an answer may take seconds to compute.
-                kept.add([_item(asked[given.key], given, evaluation)])
+                kept.add([_item(asked[given.key], given, score)])
                 progress.tell(len(kept))
     finally:
         engine.close()
@@ -132,16 +149,18 @@ def _request(engine: Engine, question: Question, asked: AnswerSpec, subject: Eva
     return Request(question.index, prompt, sampling, subject.adapter, rendered)
 
 
-def _item(question: Question, given: Answer, evaluation: EvaluationSpec) -> Item:
-    text = given.choices[0].text
-    score = compare(text, question.reference, evaluation.match)
-    assert score is not None, "a row with nothing to compare was rejected before"
-    return {
-        "index": question.index,
-        "right": score.right,
-        "found": score.found,
-        "wanted": score.wanted,
-        "answer": text,
-        "finish_reason": given.choices[0].finish_reason,
-        "tokens": given.choices[0].tokens,
-    }
+def _item(question: Question, given: Answer, score: Score) -> Item:
+    choice = given.choices[0]
+    about = {"answer": choice.text, "finish_reason": choice.finish_reason, "tokens": choice.tokens}
+    return {"index": question.index, **score(choice.text, question), **about}
+
+
+def matching(evaluation: EvaluationSpec) -> Score:
+    """Return the score of an exact match."""
+
+    def score(text: str, question: Question) -> Item:
+        found = compare(text, question.reference, evaluation.match)
+        assert found is not None, "a row with nothing to compare was rejected before"
+        return {"right": found.right, "found": found.found, "wanted": found.wanted}
+
+    return score

@@ -81,12 +81,28 @@ def _exact(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
     questions = accuracy.prepare(evaluation, found)
     mark = summary.accuracy_digest(evaluation, found)
     kept = this.kept(evaluation.label, mark)
-    accuracy.answer(evaluation, questions, this.subject, kept, this.progress)
+    accuracy.answer(evaluation, questions, this.subject, kept, this.progress, accuracy.matching(evaluation))
     kept.deliver(this.items(evaluation.label))
     cut = sum(item["finish_reason"] == "length" for item in kept)
     empty = sum(item["found"] is None for item in kept)
     data = {"rows": len(questions), "answers_cut": cut, "answers_without": empty}
     return _made(this, evaluation, mark, found, kept, accuracy.metrics(kept, this.wanted), data)
+
+
+def _suite(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
+    # Imports an engine, which a loss evaluation does not need.
+    from tunefleet.workloads.evaluation import accuracy, suite
+
+    found = items.read(evaluation, index, this.job.inputs, this.workspace)
+    questions = accuracy.questions_of(evaluation, found)
+    score = suite.prepare(evaluation, index, questions, found.portion.shape.origin)
+    mark = summary.suite_digest(evaluation, found)
+    kept = this.kept(evaluation.label, mark)
+    accuracy.answer(evaluation, questions, this.subject, kept, this.progress, score)
+    kept.deliver(this.items(evaluation.label))
+    cut = sum(item["finish_reason"] == "length" for item in kept)
+    data = {"rows": len(questions), "answers_cut": cut}
+    return _made(this, evaluation, mark, found, kept, suite.metrics(evaluation, kept, this.wanted), data)
 
 
 def _made(
@@ -105,6 +121,8 @@ def _made(
     file = str(this.items(evaluation.label).relative_to(this.folder.root))
     named = {evaluation.metric(name): metric for name, metric in metrics.items()}
     made = [summary.Pair(file, "right")]
+    if evaluation.scorers is not None:
+        made = [summary.Pair(file, each.label) for each in evaluation.scorers]
     if evaluation.type == "loss":
         made = [summary.Pair(file, "loss_sum", "tokens", exp=exp) for exp in (False, True)]
     pairs = dict(zip(evaluation.metrics, made, strict=True))
@@ -121,5 +139,6 @@ def _harness(this: Run, index: int, evaluation: EvaluationSpec) -> Measured:
 _KINDS: Final[dict[str, Callable[[Run, int, EvaluationSpec], Measured]]] = {
     "loss": _loss,
     "exact_match": _exact,
+    "suite": _suite,
     "lm_eval": _harness,
 }

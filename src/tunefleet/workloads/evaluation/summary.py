@@ -24,6 +24,8 @@ from tunefleet.workloads.evaluation.model_under_test import EvaluatedModel
 VERSION: Final = 1
 # The same for the extraction of answers.
 _MATCHING: Final = 2
+# The same for the scorers of suites.
+_SCORING: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,14 @@ def accuracy_digest(evaluation: EvaluationSpec, rows: RowSet) -> str:
     templated = evaluation.apply_chat_template
     how = {"generation": asked, "match": match, "matching": _MATCHING, "chat": templated}
     return digest_of({"type": "exact_match", "rows": rows.digest, **how})
+
+
+def suite_digest(evaluation: EvaluationSpec, rows: RowSet) -> str:
+    """Return the digest of a suite: rows, sampling and scorers; the chat template belongs to the model."""
+    asked = evaluation.generation.model_dump(mode="json")
+    scorers = [each.model_dump(mode="json") for each in evaluation.scorers or ()]
+    how = {"generation": asked, "scorers": scorers, "scoring": _SCORING, "chat": evaluation.apply_chat_template}
+    return digest_of({"type": "suite", "rows": rows.digest, **how})
 
 
 def _joint_digest(marks: Iterable[str]) -> str:

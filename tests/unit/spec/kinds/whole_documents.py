@@ -281,6 +281,16 @@ evaluations:
                  seed: 1, chat_template_kwargs: {thinking: false}}
     match: {extract: regex, pattern: "= (.*)", ignore_case: false, ignore_space: false, ignore_punctuation: true}
     apply_chat_template: true
+  - type: suite
+    name: own
+    data: {path: ./suite.jsonl, prompt_column: q, response_column: a}
+    scorers:
+      - {type: exact_match, ignore_case: false}
+      - {type: contains}
+      - {type: regex, name: polite, pattern: "please|thank"}
+      - {type: numeric, tolerance: 0.5}
+      - {type: f1}
+      - {type: json_schema, json_schema: {type: object}}
   - {type: lm_eval, tasks: [mine, mmlu], include_path: ./tasks, num_fewshot: 2, limit: 5, batch_size: 4, run_code: true}
 interval: {confidence: 0.9, resamples: 200, seed: 1}
 gates: [{metric: accuracy, use: low, at_least: 0.5, at_most: 1}]
