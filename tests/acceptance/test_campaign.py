@@ -35,6 +35,10 @@ def place(tmp_path: Path, free_port: Callable[[], int]) -> Path:
     campaign["datasets"][0]["max_rows"] = 240
     campaign["samples_per_training"] = 80
     campaign["training"]["max_steps"] = 8
+    data = {"path": "builtin:gsm8k", "prompt_column": "question", "response_column": "answer", "max_samples": 8}
+    own = {"type": "suite", "name": "own", "data": data, "scorers": [{"type": "f1"}], "generation": {"max_tokens": 16}}
+    campaign.setdefault("evaluate", {})["evaluations"] = [own]
+    campaign["gate"] = [campaign.get("gate") or {"metric": "loss"}, {"metric": "own_f1", "max_drop": 0.9}]
     campaign["publish"] = {"to": str(tmp_path / "published-{cycle}")}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(config))
     settings = {**ENVIRONMENT, "TUNEFLEET_HOME": str(tmp_path / "home"), "TUNEFLEET_PORT": str(free_port())}
@@ -78,6 +82,17 @@ def _check(place: Path, daemon: subprocess.Popen[bytes], cycles: int) -> None:
     promoted = next(each for each in versions if each.stage.value == "promoted")
     gain = promoted.evaluation["gate"]["against"]["base"]
     assert gain["low"] > 0, "the promoted model is better on rows that no training has seen, and not by luck"
+    conditions = {each["metric"]: each for each in promoted.evaluation["gate"]["metrics"]}
+    assert list(conditions) == ["loss", "own_f1"]
+    assert conditions["own_f1"]["passed"]
+    measured = (
+        promoted.evaluation["candidates"][0]["metrics"]["own_f1"],
+        promoted.evaluation["base"]["metrics"]["own_f1"],
+    )
+    assert measured[0]["n"] == 8
+    assert conditions["own_f1"]["against"]["base"]["value"] == pytest.approx(
+        measured[0]["value"] - measured[1]["value"]
+    )
     chunks = [each.chunk["chunk"]["digest"] for each in lineage if each.chunk is not None and each.cycle < cycles]
     assert len(set(chunks)) == cycles
     tests = {each.lineage["test"]["digest"] for each in versions}

@@ -72,7 +72,12 @@ def test_a_cycle_is_watched_to_its_gate_and_its_model_promoted_in_spite_of_it(
     entered.get_by_role("link", name="Campaigns").click()
     expect(entered.get_by_text("No campaigns yet")).to_be_visible()
     told.append("problems")
-    start(client, "problems", gate={"min_gain": 50}, budget={"cost_per_task": 2, "max_cost": 2})
+    start(
+        client,
+        "problems",
+        gate=[{"min_gain": 50}, {"metric": "accuracy", "max_drop": 1}],
+        budget={"cost_per_task": 2, "max_cost": 2},
+    )
     entered.get_by_role("link", name="problems").click()
     entered.evaluate("window.stayed = true")
 
@@ -98,6 +103,10 @@ def test_a_cycle_is_watched_to_its_gate_and_its_model_promoted_in_spite_of_it(
     expect(shown).to_contain_text(f"{text(measured['value'])}{interval(measured)}")
     gain = verdict["against"]["base"]
     expect(shown).to_contain_text(f"{text(gain['value'])}{interval(gain)}")
+    kept = next(each for each in verdict["metrics"] if each["metric"] == "accuracy")
+    assert kept["passed"] is True
+    expect(shown.locator("[data-gate] th").filter(has_text="accuracy")).to_be_visible()
+    expect(shown).to_contain_text(f"{text(chosen['metrics']['accuracy']['value'])}")
     legend = entered.locator("figure.plot .legend")
     expect(legend).to_contain_text(f"this version {text(measured['value'])} {interval(measured)}")
 

@@ -202,7 +202,7 @@ def _config(untold: PendingDelivery, candidate: Mapping[str, Any], ticket: str) 
         "samples_per_training": state.spec.samples_per_training,
         "hours_to_complete": state.spec.hours_to_complete,
         "random_seed": state.spec.random_seed,
-        "gate_metric": state.spec.gate.metric,
+        "gate_metric": ", ".join(each.metric for each in state.spec.gate),
         "test_loss_of": "held-out rows" if candidate.get("test_loss") is None else "provider",
     }
 
@@ -231,6 +231,12 @@ def _metrics(untold: PendingDelivery, candidate: Mapping[str, Any]) -> Iterator[
         yield f"gain_over_{other}", gain["value"]
         yield f"gain_over_{other}_low", gain["low"]
         yield f"gain_over_{other}_high", gain["high"]
+    # The gains in the first metric are above.
+    for decided in (done[StepName.GATE].get("metrics") or [])[1:]:
+        for other, gain in decided["against"].items():
+            yield f"{decided['metric']}_gain_over_{other}", gain["value"]
+            yield f"{decided['metric']}_gain_over_{other}_low", gain["low"]
+            yield f"{decided['metric']}_gain_over_{other}_high", gain["high"]
     yield "promoted", int(bool(done[StepName.GATE]["passed"]))
     yield "cost", untold.cost
     yield "provider_seconds", done[StepName.WAIT].get("cost_s")

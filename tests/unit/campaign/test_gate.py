@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunefleet.analysis.evaluation.comparison import Difference
+from tunefleet.campaign.contract import Misconfigured
 from tunefleet.campaign.steps import gate
 from tunefleet.campaign.steps.gate import SelectStep
 from tunefleet.lifecycle.cycle import StepName
@@ -56,6 +57,52 @@ def test_a_gain_below_the_margin_is_refused() -> None:
     wanted = CampaignGateSpec(min_gain=0.2)
     assert not gate.decide(wanted, {"base": difference(-0.1, -0.12, -0.08)}, higher_is_better=False).passed
     assert gate.decide(wanted, {"base": difference(-0.2, -0.3, -0.1)}, higher_is_better=False).passed
+
+
+@pytest.mark.parametrize(
+    ("found", "higher", "passed"),
+    [
+        (difference(-0.004, -0.009, 0.001), True, True),
+        # Lower on average by less than the margin, but possibly by more.
+        (difference(-0.004, -0.012, 0.004), True, False),
+        (difference(0.05, 0.03, 0.07), True, True),
+        (difference(0.0, 0.0, 0.0), True, True),
+        (difference(0.004, -0.001, 0.009), False, True),
+        (difference(0.03, 0.02, 0.04), False, False),
+        (difference(0.0, None, None), True, False),
+        # A perplexity differs by a factor.
+        (Difference(1.004, 0.999, 1.009, "bootstrap", None, "none", factor=True), False, True),
+        (Difference(1.004, 0.995, 1.013, "bootstrap", None, "none", factor=True), False, False),
+    ],
+)
+def test_a_metric_may_not_drop_by_more_than_its_margin(found: Difference, higher: bool, passed: bool) -> None:
+    wanted = CampaignGateSpec(metric="own_f1", max_drop=0.01)
+    decision = gate.decide(wanted, {"base": found}, higher_is_better=higher)
+    assert decision.passed is passed
+    assert ("within the margin of 0.01" if passed else "the base") in decision.reason
+
+
+def test_all_conditions_must_hold_and_those_that_do_not_are_the_reason() -> None:
+    better = gate.decide(WANTED, {"base": difference(-0.5, -0.7, -0.3)}, higher_is_better=False)
+    margin = CampaignGateSpec(metric="own_f1", max_drop=0.01)
+    kept, dropped = (
+        gate.decide(margin, {"base": difference(value, value - 0.005, value + 0.005)}, higher_is_better=True)
+        for value in (0.0, -0.1)
+    )
+    assert gate.combine([better, kept]).passed
+    refused = gate.combine([better, dropped]).as_json()
+    assert not refused["passed"]
+    assert refused["reason"] == (
+        "own_f1: The candidate is possibly worse by up to 0.105, more than 0.01, than the base."
+    )
+    assert [(each["metric"], each["passed"]) for each in refused["metrics"]] == [("loss", True), ("own_f1", False)]
+    assert refused["against"]["base"]["value"] == 0.5, "of the first condition"
+    assert gate.combine([better]).reason == "The candidate's loss is better by 0.5 than the base."
+
+
+def test_a_metric_that_was_not_measured_holds_the_campaign() -> None:
+    with pytest.raises(Misconfigured, match=r"harness_acc is not measured"):
+        gate.check_measured([CampaignGateSpec(metric="harness_acc")], {"loss": {}, "harness_parity_acc": {}})
 
 
 def test_it_must_be_better_than_the_promoted_model_too() -> None:

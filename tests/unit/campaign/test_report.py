@@ -53,7 +53,9 @@ async def test_ours_stand_beside_them(lab: Lab) -> None:
     ours = {key: run.metrics[key] for key in set(run.metrics) - DOCUMENT_METRICS}
     assert ours == {
         "held_out_loss": 1.25, "held_out_accuracy": 0.5, "base_loss": 2.0, "gain_over_base": 0.75,
-        "gain_over_base_low": 0.7, "gain_over_base_high": 0.8, "promoted": 1, "cost": 2.5, "provider_seconds": 10.0,
+        "gain_over_base_low": 0.7, "gain_over_base_high": 0.8, "own_f1_gain_over_base": -0.01,
+        "own_f1_gain_over_base_low": -0.015, "own_f1_gain_over_base_high": -0.005, "promoted": 1, "cost": 2.5,
+        "provider_seconds": 10.0,
     }  # fmt: skip
     known = {"campaign": "daily", "cycle": 0, "chunk": 2, "chunks": 5, "chunk_rows": 20, "random_seed": 45}
     assert {key: run.config[key] for key in known} == known

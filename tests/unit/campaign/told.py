@@ -12,6 +12,9 @@ LINK = "https://user:pass@s3.example/chunk?X-Amz-Signature=abcdef0123456789"
 LOSS = {"value": 1.25, "low": 1.2, "high": 1.3, "higher_is_better": False}
 
 
+DROP = {"value": -0.01, "low": -0.015, "high": -0.005, "passed": True, "why": "within the margin of"}
+
+
 def outcomes(*, trackers: tuple[str, ...], **said: Any) -> dict[str, dict[str, Any]]:
     """What the steps of a cycle leave; `said` is what the provider says of its model."""
     candidate = {"ref": "miner/adapter-7", "form": "adapter", "name": "5Hotkey", "test_loss": None,
@@ -27,7 +30,9 @@ def outcomes(*, trackers: tuple[str, ...], **said: Any) -> dict[str, dict[str, A
         "select": {"candidate": candidate, "evaluation": measured, "loss": 1.25},
         "merge": {"task_id": "m", "artifact_id": "a", "digest": "e" * 64, "form": "model"},
         "gate": {"passed": True, "reason": "The candidate's loss is better by 0.75 than the base.",
-                 "against": {"base": gain}},
+                 "against": {"base": gain},
+                 "metrics": [{"metric": "loss", "passed": True, "reason": "", "against": {"base": gain}},
+                             {"metric": "own_f1", "passed": True, "reason": "", "against": {"base": DROP}}]},
         "publish": {"url": "hf://me/merged-7", "where": "https://hub/me/merged-7"},
         "record": {"version": 3, "stage": "promoted", "trackers": list(trackers)},
         "sleep": {"next_at": 4e9, "slept_s": 1.0},

@@ -136,6 +136,42 @@ def test_what_contradicts_itself_is_refused(more: str, blamed: str) -> None:
     assert blamed in [path for path, _ in faults(small(more))]
 
 
+OWN = """\
+  evaluate:
+    evaluations:
+      - {type: suite, name: own, data: {artifact: art-1, prompt_column: q, response_column: a}, scorers: [{type: f1}]}
+      - {type: lm_eval, name: harness, tasks: [arc_easy]}
+"""
+
+
+def test_a_gate_is_one_condition_or_several() -> None:
+    spec = parse_campaigns(small(OWN + "  gate: [{metric: loss}, {metric: own_f1, max_drop: 0.01}]\n"))["one"]
+    assert [(each.metric, each.max_drop) for each in spec.gate] == [("loss", None), ("own_f1", 0.01)]
+    assert load_campaign_spec(dump_campaign_spec(spec)) == spec
+    single = parse_campaigns(small("  gate: {metric: accuracy, min_gain: 0.1}\n"))["one"]
+    assert (single.gate[0].metric, single.gate[0].min_gain) == ("accuracy", 0.1)
+    assert load_campaign_spec(dump_campaign_spec(single)) == single
+
+
+@pytest.mark.parametrize(
+    ("more", "blamed"),
+    [
+        ("  gate: {metric: own_f1}\n", ("one.gate.metric", 7)),
+        (OWN + "  gate: [{metric: own_f1}, {metric: perplexity}]\n", ("one.gate.1.metric", 11)),
+        (OWN + "  gate: [{metric: loss}, {metric: harness_acc, max_drop: -1}]\n", ("one.gate.1.max_drop", 11)),
+        ("  gate: [{metric: loss}, {metric: loss, max_drop: 1}]\n", ("one.gate.1.metric", 7)),
+        ("  gate: {max_drop: 0.1, min_gain: 0.1}\n", ("one.gate.max_drop", 7)),
+        ("  gate: [{}, {metric: accuracy, confidence: 0.9}]\n", ("one.gate.1.confidence", 7)),
+        ("  gate: []\n", ("one.gate", 7)),
+        (OWN.replace("artifact: art-1", "path: ./own.jsonl"), ("one.evaluate.evaluations.0.data.path", 9)),
+        (OWN.replace("name: harness, ", ""), ("one.evaluate.evaluations.1", 10)),
+        (OWN.replace("name: own", "name: loss"), ("one.evaluate.evaluations.0.name", 9)),
+    ],
+)
+def test_a_gate_names_what_is_measured(more: str, blamed: tuple[str, int]) -> None:
+    assert faults(small(more)) == [blamed]
+
+
 def test_a_campaign_that_is_not_enabled_is_checked_too() -> None:
     assert faults(small("  enabled: false\n  model_rep: x\n")) == [("one.model_rep", 8)]
 

@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { staleBy } from "../api/news";
 import type { CampaignView, CycleView, EventView, ModelVersionView, StepView } from "../api/schema";
-import { doing, gateOf, measuredOf } from "./campaign";
+import { conditionsOf, doing, gateOf, measuredOf } from "./campaign";
 import { lineageOf } from "./lineage";
 
 const AT = "2026-01-01T00:00:00Z";
@@ -94,6 +94,14 @@ test("the chosen candidate is compared with base and promoted", () => {
   expect(measuredOf(evaluation, undefined).chosen).toBeNull();
   expect(gateOf(cycle(STEPS))?.against.base?.low).toBe(2);
   expect(gateOf(cycle([DATA]))).toBeNull();
+});
+
+test("a gate has one or several conditions, and a cycle before its gate has the selecting metric", () => {
+  expect(conditionsOf(cycle(STEPS)).map((each) => [each.metric, each.against?.base?.value])).toEqual([["loss", 3]]);
+  expect(conditionsOf(cycle([DATA]))).toEqual([{ metric: "loss", against: undefined }]);
+  const metrics = ["loss", "own_f1"].map((metric) => ({ metric, passed: true, reason: "", against: {} }));
+  const gate = done("gate", { passed: true, reason: "It is better.", against: {}, metrics });
+  expect(conditionsOf(cycle([...STEPS.slice(0, -1), gate])).map((each) => each.metric)).toEqual(["loss", "own_f1"]);
 });
 
 test("the activity of a campaign is one short text", () => {

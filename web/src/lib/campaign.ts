@@ -39,6 +39,17 @@ export interface GateResult {
   against: Record<string, Gain>;
 }
 
+export interface GateCondition extends GateResult {
+  metric: string;
+}
+
+/** The conditions of a gate; a cycle before its gate has only the metric that selects the candidate. */
+export function conditionsOf(cycle: CycleView): { metric: string; against?: GateResult["against"] }[] {
+  const gate = gateOf(cycle) as (GateResult & { metrics?: GateCondition[] }) | null;
+  const metric = String(outcome(cycle.steps, "evaluate").metric ?? "loss");
+  return gate?.metrics ?? [{ metric, against: gate?.against }];
+}
+
 /** The result of a step; empty until the step is done. */
 export function outcome(steps: readonly StepView[], name: string): Outcome {
   return (steps.find((each) => each.name === name && each.status === "done")?.outcome ?? {}) as Outcome;
@@ -49,12 +60,12 @@ export function gateOf(cycle: CycleView): GateResult | null {
   return typeof found.passed === "boolean" ? (found as unknown as GateResult) : null;
 }
 
-/** The deciding metric, measured for the chosen candidate, the base and the promoted model. */
+/** A metric (by default the one that selects the candidate), measured for the chosen candidate, the base and the promoted model. */
 export function measuredOf(
   evaluation: Outcome,
   chosen: string | undefined,
+  metric = String(evaluation.metric ?? "loss"),
 ): Record<"chosen" | "base" | "promoted", Interval | null> {
-  const metric = String(evaluation.metric ?? "loss");
   const candidates = (evaluation.candidates ?? []) as (Outcome | null)[];
   const candidate =
     candidates.find((each) => each?.task_id === chosen) ?? (candidates.length === 1 ? candidates[0] : null);

@@ -75,8 +75,9 @@ class EvaluateStep(Repeatable):
         for text in left_out:
             await context.log(f"a candidate cannot be evaluated and is skipped: {text}")
         _check_some(of_candidates, left_out)
+        gate.check_measured(spec.gate, measured["base"]["metrics"])
         return {
-            "metric": spec.gate.metric,
+            "metric": spec.gate[0].metric,
             "base": measured["base"],
             "promoted": measured.get("promoted"),
             "candidates": of_candidates,
@@ -132,7 +133,7 @@ async def _measured(
         **blocks,
         "evaluations": _evaluations(spec, test),
         "interval": {
-            "confidence": spec.gate.confidence,
+            "confidence": spec.gate[0].confidence,
             "resamples": spec.evaluate.resamples,
             "seed": spec.random_seed,
         },
@@ -157,9 +158,10 @@ def _evaluations(spec: CampaignSpec, test: Mapping[str, Any]) -> list[dict[str, 
             "batch_size": spec.evaluate.batch_size,
         }
     ]
-    if spec.gate.metric == "accuracy":
+    if any(each.metric == "accuracy" for each in spec.gate):
         found.append({"type": "exact_match", "data": data, "generation": {"max_tokens": spec.evaluate.max_tokens}})
-    return found
+    own = [each.model_dump(mode="json", by_alias=True, exclude_unset=True) for each in spec.evaluate.evaluations]
+    return found + own
 
 
 def _resources(spec: CampaignSpec) -> dict[str, Any]:

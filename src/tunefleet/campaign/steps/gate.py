@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tunefleet.analysis.evaluation.comparison import Difference, compare
-from tunefleet.campaign.contract import Later, Outcome, Repeatable, StepContext, StepFailed
+from tunefleet.campaign.contract import Later, Misconfigured, Outcome, Repeatable, StepContext, StepFailed
 from tunefleet.campaign.scratch_folder import step_folder
 from tunefleet.campaign.task_client import result_of
 from tunefleet.errors import NotFoundError
@@ -32,7 +32,6 @@ class GateStep(Repeatable):
         measured = context.outcome(StepName.EVALUATE)
         against = {name: measured[name]["task_id"] for name in ("base", "promoted") if measured[name] is not None}
         return {
-            "metric": measured["metric"],
             "candidate": context.outcome(StepName.SELECT)["evaluation"]["task_id"],
             "against": against,
         }
@@ -43,8 +42,12 @@ class GateStep(Repeatable):
         results = {task: result_of(await context.client.tasks.get(task)) for task in dict.fromkeys(named)}
         async with step_folder(context, "gate") as folder:
             items = {task: await _items(context, task, folder / task) for task in results}
-            differences, higher = await asyncio.to_thread(_differences, intent, results, items)
-        decision = decide(context.spec.gate, differences, higher_is_better=higher)
+            for result in results.values():
+                check_measured(context.spec.gate, result["metrics"])
+            differences, higher = await asyncio.to_thread(_differences, intent, context.spec.gate, results, items)
+        decision = combine(
+            [decide(each, differences[each.metric], higher_is_better=higher[each.metric]) for each in context.spec.gate]
+        )
         await context.log(decision.reason)
         return decision.as_json()
 
@@ -56,22 +59,42 @@ async def _items(context: StepContext, task_id: str, folder: Path) -> Path | Non
         return None  # they were removed: the decision says that the models cannot be compared
 
 
+def check_measured(wanted: Sequence[CampaignGateSpec], metrics: Mapping[str, Any]) -> None:
+    """Check that an evaluation has the metrics of all conditions; those of lm-eval are known only after it.
+
+    Raises:
+        Misconfigured: If it lacks one.
+    """
+    for each in wanted:
+        if each.metric not in metrics:
+            raise Misconfigured(
+                f"The gate's metric {each.metric} is not measured.",
+                hint=f"Choose {', '.join(sorted(metrics))}, or repeat the evaluation with `--from evaluate`.",
+            )
+
+
 def _differences(
-    intent: Outcome, results: Mapping[str, Mapping[str, Any]], items: Mapping[str, Path | None]
-) -> tuple[dict[str, Difference | None], bool]:
+    intent: Outcome,
+    wanted: Sequence[CampaignGateSpec],
+    results: Mapping[str, Mapping[str, Any]],
+    items: Mapping[str, Path | None],
+) -> tuple[dict[str, dict[str, Difference | None]], dict[str, bool]]:
+    """Return the candidate's differences, metric → model, and whether more of a metric is better."""
+
     def find(task: str, file: str) -> Path | None:
         root = items[task]
         return None if root is None else root / Path(file).name
 
-    metric, candidate = intent["metric"], intent["candidate"]
-    found: dict[str, Difference | None] = {}
+    candidate = intent["candidate"]
+    found: dict[str, dict[str, Difference | None]] = {each.metric: {} for each in wanted}
     for name, task in intent["against"].items():
-        if task == candidate:
-            found[name] = _SAME
-            continue
-        rows = {row.metric: row for row in compare({task: results[task], candidate: results[candidate]}, find)}
-        found[name] = rows[metric].differences[1]
-    return found, bool(results[candidate]["metrics"][metric]["higher_is_better"])
+        same = task == candidate
+        compared = [] if same else compare({task: results[task], candidate: results[candidate]}, find)
+        rows = {row.metric: row.differences[1] for row in compared}
+        for metric, by_model in found.items():
+            by_model[name] = _SAME if same else rows[metric]
+    measured = results[candidate]["metrics"]
+    return found, {metric: bool(measured[metric]["higher_is_better"]) for metric in found}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,26 +114,55 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
-class GateDecision:
-    """Whether a candidate is promoted.
+class MetricDecision:
+    """Whether a candidate meets a condition.
 
     Args:
         against: Name of the compared model → gain over it.
     """
 
+    metric: str
     passed: bool
     reason: str
     against: Mapping[str, Gain]
+
+
+@dataclass(frozen=True, slots=True)
+class GateDecision:
+    """Whether a candidate is promoted.
+
+    Args:
+        against: Name of the compared model → gain over it in the metric of the first condition.
+        metrics: The decision on each condition.
+    """
+
+    passed: bool
+    reason: str
+    against: Mapping[str, Gain]
+    metrics: Sequence[MetricDecision]
 
     def as_json(self) -> dict[str, Any]:
         """Return a JSON-compatible dict."""
         return asdict(self)
 
 
+def combine(decisions: Sequence[MetricDecision]) -> GateDecision:
+    """Return the decision on a candidate, which must meet all conditions.
+
+    Args:
+        decisions: At least one, in the order of the conditions.
+    """
+    passed = all(each.passed for each in decisions)
+    # If it is refused, only the conditions that it does not meet are the reason.
+    reasons = [each for each in decisions if passed or not each.passed]
+    named = [each.reason if len(decisions) == 1 else f"{each.metric}: {each.reason}" for each in reasons]
+    return GateDecision(passed, " ".join(named), decisions[0].against, decisions)
+
+
 def decide(
     wanted: CampaignGateSpec, differences: Mapping[str, Difference | None], *, higher_is_better: bool
-) -> GateDecision:
-    """Decide whether a candidate is promoted: it must be better than every compared model.
+) -> MetricDecision:
+    """Decide whether a candidate meets a condition, which it must against every compared model.
 
     Args:
         differences: Name of a model → the candidate's metric minus the model's, paired row by row.
@@ -118,19 +170,29 @@ def decide(
     gains = {name: _gain(wanted, each, higher_is_better=higher_is_better) for name, each in differences.items()}
     refused = [f"{gain.why} the {name}" for name, gain in gains.items() if not gain.passed]
     if refused:
-        return GateDecision(False, f"The candidate is {', and '.join(refused)}.", gains)
+        return MetricDecision(wanted.metric, False, f"The candidate is {', and '.join(refused)}.", gains)
+    if wanted.max_drop is not None:
+        changes = ", ".join(f"{gain.value:+.4g} against the {name}" for name, gain in gains.items())
+        reason = f"The candidate's {wanted.metric} is within the margin of {wanted.max_drop:g}: {changes}."
+        return MetricDecision(wanted.metric, True, reason, gains)
     better = ", ".join(f"{gain.value:.4g} than the {name}" for name, gain in gains.items())
-    return GateDecision(True, f"The candidate's {wanted.metric} is better by {better}.", gains)
+    return MetricDecision(wanted.metric, True, f"The candidate's {wanted.metric} is better by {better}.", gains)
 
 
 def _gain(wanted: CampaignGateSpec, found: Difference | None, *, higher_is_better: bool) -> Gain:
     if found is None or found.low is None or found.high is None:
         return Gain(0.0 if found is None else found.value, None, None, False, "not comparable, row by row, with")
     sign = 1.0 if higher_is_better else -1.0
-    value = sign * found.value
-    low, high = sorted((sign * found.low, sign * found.high))
+    # Perplexities differ by a factor, of which 1 is no difference.
+    none = 1.0 if found.factor else 0.0
+    value = sign * (found.value - none)
+    low, high = sorted((sign * (found.low - none), sign * (found.high - none)))
     if not all(map(math.isfinite, (value, low, high))):
         return Gain(value, low, high, False, "not measurable against")
+    if wanted.max_drop is not None:
+        why = f"possibly worse by up to {-low:.4g}, more than {wanted.max_drop:g}, than"
+        passed = low >= -wanted.max_drop
+        return Gain(value, low, high, passed, "within the margin of" if passed else why)
     if low <= 0:
         return Gain(value, low, high, False, "not significantly better than")
     if value < wanted.min_gain:

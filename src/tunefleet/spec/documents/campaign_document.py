@@ -8,9 +8,21 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
+    ValidatorFunctionWrapHandler,
+    WrapSerializer,
+    WrapValidator,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from tunefleet.spec.base import (
+    BUILTIN_PREFIX,
     Block,
     ModelName,
     NaturalFloat,
@@ -32,6 +44,8 @@ from tunefleet.spec.options.notify import NotifySpec
 from tunefleet.spec.options.resources import ResourcesSpec
 from tunefleet.spec.options.training_options import LoraTrainingSpec
 from tunefleet.spec.tasks.cross_field_checks import Faults
+from tunefleet.spec.tasks.evaluate_task import EvaluationSpec
+from tunefleet.validation_errors import show
 
 TaskType = Literal["InstructText", "InstructTextWithFixedDatasets", "Chat"]
 LOCAL: Final = "local"
@@ -90,17 +104,87 @@ class CampaignEvaluateSpec(Block):
     """With `gate.metric: accuracy`: maximum tokens per answer."""
     resamples: Annotated[int, Field(ge=100, le=100_000), NotBool] = 1000
     """Number of bootstrap resamples."""
+    evaluations: Annotated[tuple[EvaluationSpec, ...], Field(max_length=20)] = ()
+    """More evaluations of each model, on data of your own, as in an [evaluate task](workflow.md#specevaluations). Each
+    needs a `name`; its data is a Hub dataset, an uploaded `artifact` or `builtin:gsm8k`."""
+
+    @model_validator(mode="after")
+    def _available(self) -> CampaignEvaluateSpec:
+        names = ["loss", "exact_match", *(each.name for each in self.evaluations)]
+        faults: Faults = []
+        for index, each in enumerate(self.evaluations):
+            if each.name is None:
+                faults.append((f"evaluations.{index}", "has no name", "set name, the prefix of its metrics"))
+            elif each.name in names[: index + 2]:
+                faults.append((f"evaluations.{index}.name", f"{each.name} is already used", "choose another name"))
+            faults += [(f"evaluations.{index}.{key}", message, hint) for key, message, hint in _file_faults(each)]
+        if faults:
+            raise many_wrong(faults)
+        return self
+
+
+def _file_faults(evaluation: EvaluationSpec) -> Faults:
+    """Return keys that name files: only the rows of `datasets` are uploaded with a campaign."""
+    message, hint = "is not uploaded with a campaign", "upload it with `tunefleet data push`, and set artifact"
+    if evaluation.include_path is not None:
+        return [("include_path", message, "use tasks of lm-eval, or a suite")]
+    sources = () if evaluation.data is None else evaluation.data.sources
+    return [
+        (each.pointer, message, hint)
+        for each in sources
+        if each.kind not in {"hub", "artifact"} and not each.value.startswith(BUILTIN_PREFIX)
+    ]
 
 
 class CampaignGateSpec(Block):
-    """`gate`: when a candidate is promoted. It must be better than both the base model and the promoted model."""
+    """`gate`: when a candidate is promoted: a condition, or a list of conditions that must all hold.
 
-    metric: Literal["loss", "accuracy"] = "loss"
-    """`loss`: eval loss; `accuracy`: share of eval rows with a correct answer."""
+    Each compares the candidate with both the base model and the promoted model, row by row.
+    """
+
+    metric: Text = "loss"
+    """`loss`: eval loss; `accuracy`: share of eval rows with a correct answer; or a metric of `evaluate.evaluations`,
+    such as `NAME_accuracy`. The first condition's metric also selects the candidate."""
     min_gain: NaturalFloat = 0.0
-    """Minimum improvement, in the unit of the metric."""
+    """Minimum improvement, in the unit of the metric. The interval of the difference must not contain 0."""
+    max_drop: NaturalFloat | None = None
+    """Non-inferiority margin, in place of an improvement: the metric must not get worse by more than this. The whole
+    interval of the difference must be within the margin. In the unit of the metric; for perplexities, relative."""
     confidence: Annotated[float, Field(gt=0.5, lt=1), NotBool] = 0.95
-    """Confidence level of the interval for the paired row-by-row difference. The interval must not contain 0."""
+    """Confidence level of the interval for the paired row-by-row difference; the same for all conditions."""
+
+    @model_validator(mode="after")
+    def _one_condition(self) -> CampaignGateSpec:
+        if self.max_drop is not None and "min_gain" in self.model_fields_set:
+            raise wrong("contradicts min_gain", "keep one of them", at="max_drop")
+        return self
+
+
+def _conditions(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    # A single condition may be written without a list; its errors name `gate.KEY`, which is what the user wrote.
+    return handler(value) if isinstance(value, list | tuple) else (CampaignGateSpec.model_validate(value),)
+
+
+def _as_written(value: Any, handler: SerializerFunctionWrapHandler) -> Any:
+    # A stored campaign is what its author wrote, and clients read `gate.metric` of it.
+    found = handler(value)
+    return found[0] if len(found) == 1 else found
+
+
+class _OneOrSeveral:
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        several = handler(core_schema)
+        return {"anyOf": [several["items"], several]}
+
+
+GateConditions = Annotated[
+    tuple[CampaignGateSpec, ...],
+    Field(min_length=1, max_length=20),
+    WrapValidator(_conditions),
+    WrapSerializer(_as_written),
+    _OneOrSeveral,
+]
 
 
 class CampaignPublishSpec(Block):
@@ -206,8 +290,8 @@ class CampaignSpec(Block):
     """How duplicate rows are removed."""
     evaluate: CampaignEvaluateSpec = Field(default_factory=CampaignEvaluateSpec)
     """How models are evaluated on the eval set."""
-    gate: CampaignGateSpec = Field(default_factory=CampaignGateSpec)
-    """When a candidate is promoted."""
+    gate: GateConditions = Field(default_factory=lambda: (CampaignGateSpec(),))
+    """When a candidate is promoted: one condition (a mapping), or a list of conditions."""
     merge: CampaignMergeSpec = Field(default_factory=CampaignMergeSpec)
     """How the candidate is merged."""
     publish: CampaignPublishSpec = Field(default_factory=CampaignPublishSpec)
@@ -224,7 +308,7 @@ class CampaignSpec(Block):
 
     @model_validator(mode="after")
     def _consistent(self) -> CampaignSpec:
-        faults = [*self._data_faults(), *self._provider_faults()]
+        faults = [*self._data_faults(), *self._provider_faults(), *self._gate_faults()]
         if faults:
             raise many_wrong(faults)
         return self
@@ -268,8 +352,25 @@ class CampaignSpec(Block):
         if self.training.resume_from_path is not None:
             hint = "remove it; the first cycle starts from model_repo"
             faults.append(("training.resume_from_path", "contradicts the promoted model", hint))
-        if self.gate.metric == "accuracy" and self.chats:
-            faults.append(("gate.metric", "accuracy needs rows with one answer each", "use loss"))
+        return faults
+
+    def _gate_faults(self) -> Faults:
+        evaluations = self.evaluate.evaluations
+        known = ["loss", "accuracy", *(name for each in evaluations for name in each.metrics)]
+        # The metric names of lm-eval are known only after the run.
+        open_prefixes = tuple(f"{each.name}_" for each in evaluations if each.type == "lm_eval")
+        faults: Faults = []
+        for index, each in enumerate(self.gate):
+            at = "gate" if len(self.gate) == 1 else f"gate.{index}"
+            if each.metric not in known and not each.metric.startswith(open_prefixes):
+                hint = f"available: {', '.join(known)}"
+                faults.append((f"{at}.metric", f"{show(each.metric)} is not measured", hint))
+            if each.metric == "accuracy" and self.chats:
+                faults.append((f"{at}.metric", "accuracy needs rows with one answer each", "use loss"))
+            if each.metric in [earlier.metric for earlier in self.gate[:index]]:
+                faults.append((f"{at}.metric", f"{show(each.metric)} already has a condition", "keep one of them"))
+            if each.confidence != self.gate[0].confidence:
+                faults.append((f"{at}.confidence", "differs from that of the first condition", "use the same"))
         return faults
 
     @property

@@ -1,6 +1,14 @@
 /** The chosen cycle: gate decision with its metrics, steps, and tracker reports. */
 import type { CampaignDetail, CycleView } from "../../api/schema";
-import { gateOf, type Interval, measuredOf, outcome, tookSeconds } from "../../lib/campaign";
+import {
+  conditionsOf,
+  type GateResult,
+  gateOf,
+  type Interval,
+  measuredOf,
+  outcome,
+  tookSeconds,
+} from "../../lib/campaign";
 import { duration, number } from "../../lib/format";
 import { Panel, Status, Time } from "../../parts/bits";
 import { useNow } from "../../parts/clock";
@@ -41,7 +49,6 @@ function Decision({ cycle }: { cycle: CycleView }) {
   const evaluation = outcome(cycle.steps, "evaluate");
   if (!evaluation.metric) return null;
   const task = (outcome(cycle.steps, "select").evaluation as { task_id?: string } | undefined)?.task_id;
-  const { chosen, base, promoted } = measuredOf(evaluation, task);
   return (
     <div className="stack tight" data-gate>
       {gate && (
@@ -54,20 +61,38 @@ function Decision({ cycle }: { cycle: CycleView }) {
         </div>
       )}
       <table className="bare small">
-        <thead>
-          <tr>
-            <th>{String(evaluation.metric)}</th>
-            <th className="num">Metric</th>
-            <th className="num">Improvement</th>
-          </tr>
-        </thead>
-        <tbody>
-          <Measured name="candidate" found={chosen} />
-          <Measured name="promoted" found={promoted} gain={gate?.against.promoted} />
-          <Measured name="base" found={base} gain={gate?.against.base} />
-        </tbody>
+        {conditionsOf(cycle).map(({ metric, against }) => (
+          <Condition key={metric} metric={metric} against={against} measured={measuredOf(evaluation, task, metric)} />
+        ))}
       </table>
     </div>
+  );
+}
+
+function Condition({
+  metric,
+  against,
+  measured,
+}: {
+  metric: string;
+  against?: GateResult["against"];
+  measured: ReturnType<typeof measuredOf>;
+}) {
+  return (
+    <>
+      <thead>
+        <tr>
+          <th>{metric}</th>
+          <th className="num">Metric</th>
+          <th className="num">Improvement</th>
+        </tr>
+      </thead>
+      <tbody>
+        <Measured name="candidate" found={measured.chosen} />
+        <Measured name="promoted" found={measured.promoted} gain={against?.promoted} />
+        <Measured name="base" found={measured.base} gain={against?.base} />
+      </tbody>
+    </>
   );
 }
 
