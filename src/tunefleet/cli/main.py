@@ -48,6 +48,7 @@ class Root(LazyGroup):
         Entry("ls", "tasks.task_commands:ls", "List runs or workflows, newest first.", WORK),
         Entry("show", "tasks.show:show", "Show the summary of a run or a workflow.", WORK),
         Entry("why", "tasks.why:why", "Explain why a run is pending, worker by worker.", WORK),
+        Entry("trace", "tasks.trace:trace", "Show where the time of a run went, phase by phase.", WORK),
         Entry("logs", "tasks.log_command:logs", "Print a run's log.", WORK),
         Entry("metrics", "tasks.metrics:metrics", "Print or plot the metrics of a run.", WORK),
         Entry(

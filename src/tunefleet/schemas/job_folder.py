@@ -174,6 +174,7 @@ class Job(Message):
         merge_children: Coalesced tasks of the same run.
         gang: The node, for multi-node training; it then starts at `from_step` or from scratch, ignoring local files.
         project: Project of the task; `None` without projects.
+        prepared_at: Unix time at which the worker had all inputs and launched the job.
     """
 
     job_id: str
@@ -197,6 +198,7 @@ class Job(Message):
     merge_children: tuple[MergeChild, ...] = ()
     gang: GangJob | None = None
     project: str | None = None
+    prepared_at: float | None = None
 
 
 class Participant(Message):

@@ -56,12 +56,15 @@ def main(folder: Path) -> int:
         job = Job.model_validate(session.job)
         # Before any program is imported: no library code may find the secrets in the environment.
         job_secrets.read_secrets(job)
-        session.journal.event("launch.started", "Process started.", data={"launch": job.launch})
+        session.journal.event(
+            "launch.started", "Process started.", data={"launch": job.launch, "prepared_at": job.prepared_at}
+        )
         if JobFolder(folder).responses_json.exists():
             # A launch was killed between writing its result and its final status.
             logger.info("The job already has its result; it is not run again")
         else:
             _program(job.program)(folder)
+        session.journal.event("launch.ended", "Process finished.", data={"launch": job.launch})
         session.finish()
     except Exception as error:
         session.settle()

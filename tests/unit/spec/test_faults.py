@@ -495,7 +495,8 @@ def test_hints_for_what_other_tools_call_it() -> None:
 
 
 def test_a_key_that_resembles_nothing_lists_what_is_known() -> None:
-    assert only_fault(training(limits="{zzz: 1}")).hint == "known keys: max_queue_s, max_runtime_s, stall_after_s"
+    hint = only_fault(training(limits="{zzz: 1}")).hint
+    assert hint == "known keys: max_queue_s, max_runtime_s, no_worker_grace_s, stall_after_s"
 
 
 def test_a_required_key_is_not_also_missing_when_it_is_misspelt() -> None:

@@ -38,7 +38,7 @@ def test_a_proper_end_is_completed(start: Any, tmp_path: Path) -> None:
     assert (code, status.state) == (0, "completed")
     assert (tmp_path / "job" / "touched").exists()
     records = [json.loads(line) for line in (tmp_path / "job" / "journal" / "l1.jsonl").read_text().splitlines()]
-    assert [record["type"] for record in records] == ["launch", "event"]
+    assert [record["type"] for record in records] == ["launch", "event", "event"]
 
 
 def test_a_mistake_of_the_user_is_one_sentence_and_no_traceback_in_the_log(

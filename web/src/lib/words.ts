@@ -50,7 +50,10 @@ export const NEXT: Record<string, { advice: string; retry?: true } | undefined> 
   bad_input: { advice: "Fix the input and run it again." },
   out_of_memory: { advice: "Lower the batch size or sequence length, or use LoRA or QLoRA." },
   diverged: { advice: "Lower the learning rate." },
-  machine_error: { advice: "Install the package or driver named in the error on the worker, then restart it.", retry: true },
+  machine_error: {
+    advice: "Install the package or driver named in the error on the worker, then restart it.",
+    retry: true,
+  },
   no_worker: { advice: "Start a worker that meets the requirements named in the error.", retry: true },
   disk_full: { advice: "Free disk space on the worker, then retry.", retry: true },
   network: { advice: "Retry once the worker can reach the URL.", retry: true },

@@ -280,7 +280,8 @@ class JobRun:
                 self.record.offer, again=again, check=self._raise_unwanted, point=self.record.point
             )
         env = job.env | self._trace.environment(job.launch)
-        job = job.model_copy(update={"merge_children": self._parts.prepare(self._raise_unwanted), "env": env})
+        children = self._parts.prepare(self._raise_unwanted)
+        job = job.model_copy(update={"merge_children": children, "env": env, "prepared_at": time.time()})
         # Before the launch: a worker that is killed in between adopts the job by this id, and starts no second one.
         self._note(launch=job.launch, suspended=False, watched=self._monitor.started())
         return self._context.jobs.launch(job)

@@ -23,7 +23,7 @@ output:
 retry: {max_attempts: 2, backoff_s: 1, on: [network]}
 priority: 3
 sloSeconds: 3600
-limits: {max_runtime_s: 10, max_queue_s: 20, stall_after_s: 30}
+limits: {max_runtime_s: 10, max_queue_s: 20, no_worker_grace_s: 40, stall_after_s: 30}
 on_lost: wait
 """
 
