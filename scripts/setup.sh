@@ -12,8 +12,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 case "${1:-}" in
-    run) extras="train" ;;
-    example) extras="train,examples" ;;
+    run) extras="train,sweeps" ;;
+    example) extras="train,sweeps,examples" ;;
     dev) extras="all,dev" ;;
     bench) extras="all,dev,bench" ;;
     *) sed -n '2,10p' "$0" | cut -c3- >&2; exit 2 ;;

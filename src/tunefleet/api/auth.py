@@ -142,7 +142,7 @@ def _require(request: Request, who: Actor | AttemptActor, roles: tuple[str, ...]
         raise ForbiddenError("An attempt token is valid only for the results and files of its own task.")
     if who.role not in roles:
         raise ForbiddenError(
-            f"A {who.role} key may not call {request.method} {request.url.path}.",
+            f"A key with the role {who.role} may not call {request.method} {request.url.path}.",
             hint=f"Use a key with the role {' or '.join(roles)}.",
         )
     return who

@@ -151,6 +151,7 @@ def test_the_keys_are_those_of_the_page_of_results(kind: str) -> None:
         "compared_in",
         "exact_match",
         "lm_eval",
+        "suite",
     }
     listed -= {"sft", "lora_sft", "lora", "loss"} - RESULT_KEYS[kind]
     assert {name for name in listed if not name.startswith(("final_", "…"))} <= RESULT_KEYS[kind] | {"into", "passed"}
