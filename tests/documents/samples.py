@@ -82,7 +82,7 @@ def _parts(text: str) -> Iterator[str]:
 def _attempts(data: Any) -> Iterator[dict[str, Any]]:
     """Yield the whole documents that a part may be of."""
     if isinstance(data, list):
-        named = all("name" in item for item in data)
+        named = all("spec" in item for item in data)
         yield _whole({"stages": [_laid(item) for item in data]} if named else _task("evaluate", {"evaluations": data}))
     elif "apiVersion" in data:
         yield data if "taskType" not in data.get("spec", {}) else _whole(_filled(data["spec"]))
