@@ -17,10 +17,6 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from azure.core import MatchConditions
-from azure.core.exceptions import ResourceNotFoundError
-from azure.storage.blob import BlobBlock, BlobSasPermissions, ContentSettings
-
 from tunefleet import errors
 from tunefleet.artifacts.direct import Arrivals, PartLink
 from tunefleet.artifacts.remote import (
@@ -36,6 +32,7 @@ from tunefleet.artifacts.remote import (
 from tunefleet.errors import MachineError, UnreachableError
 
 try:
+    from azure.core import MatchConditions
     from azure.core.exceptions import AzureError, ResourceNotFoundError
     from azure.storage.blob import (
         BlobBlock,

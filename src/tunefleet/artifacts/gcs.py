@@ -18,8 +18,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import IO, Any, Final
 
-from google.api_core.exceptions import NotFound
-
 from tunefleet import errors
 from tunefleet.artifacts.direct import Arrivals, PartLink
 from tunefleet.artifacts.remote import LINK_S, TYPE, ListedObject, RemoteStore, attachment, check, store_error

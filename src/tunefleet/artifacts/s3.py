@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from boto3.s3.transfer import TransferConfig
-from botocore.exceptions import ClientError
-
 from tunefleet import errors
 from tunefleet.artifacts.direct import Arrivals, PartLink
 from tunefleet.artifacts.remote import (
@@ -36,10 +33,10 @@ from tunefleet.fsutil import CHUNK_BYTES
 
 try:
     import boto3
+    from boto3.s3.transfer import TransferConfig
     from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
     from botocore.exceptions import ConnectionError as BotoConnectionError
-
 except ImportError as missing:
     raise MachineError(
         "Artifacts in S3 require the package boto3.", hint=f"Install it: {errors.install_command('s3')}"

@@ -15,7 +15,7 @@ def validators() -> tuple[int, list[str]]:
     """Return how many models documents and settings have, and the names of those whose validator is built."""
     from pydantic import BaseModel
 
-    for name in ("settings", "spec.campaign", "spec.tasks", "spec.workflow"):
+    for name in ("settings", "spec.documents.campaign_document", "spec.tasks.task_types", "spec.documents.workflow"):
         import_module(f"tunefleet.{name}")
     found = list(BaseModel.__subclasses__())
     for kind in found:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import queue
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from tunefleet.workloads.engine.batch_rows import Row
-from tunefleet.workloads.engine.stream_batch import Round, StreamBatch, StreamedRow
+if TYPE_CHECKING:
+    from tunefleet.workloads.engine.batch_rows import Row
+    from tunefleet.workloads.engine.stream_batch import Round, StreamBatch, StreamedRow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Row, Round, StreamBatch, StreamedRow
+    pytest.importorskip("torch")
+    from tunefleet.workloads.engine.batch_rows import Row
+    from tunefleet.workloads.engine.stream_batch import Round, StreamBatch, StreamedRow
 
 
 @dataclass

@@ -146,7 +146,7 @@ export function Files({ task }: { task: TaskAnswer }) {
 function Held({ artifact }: { artifact?: ArtifactView }) {
   if (!artifact) return null;
   return (
-    <a href={`/api/v1/artifacts/${artifact.id}/archive`} download title={`Download ${artifact.name} as .tar.gz`}>
+    <a href={`/api/v1/artifacts/${artifact.id}/archive`} download title={`Download ${artifact.name} as .tar`}>
       Download
     </a>
   );
@@ -180,7 +180,7 @@ function ArtifactFiles({ id }: { id: string }) {
         <tr>
           <td>
             <a href={`/api/v1/artifacts/${id}/archive`} download>
-              Download .tar.gz
+              Download .tar
             </a>
           </td>
           <td className="num muted">{bytes(artifact.data.size_bytes)}</td>

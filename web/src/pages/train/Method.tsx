@@ -74,7 +74,12 @@ export function MethodStep({
         chosen={preset}
         onChoose={(each) => onMethod(plan.method, plan.adapter, each)}
       />
-      {preset === null && <p className="muted small">Settings were changed by hand; a preset replaces them.</p>}
+      {/* Always one line: a button must not move away under the click that ends an edit. */}
+      <p className="muted small">
+        {preset === null
+          ? "Settings were changed by hand; a preset replaces them."
+          : "A preset replaces all settings below."}
+      </p>
       <details open={preset === null}>
         <summary>Advanced settings</summary>
         <Advanced text={text} faults={faults} onText={onText} />
