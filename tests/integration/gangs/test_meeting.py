@@ -12,7 +12,6 @@ from tunefleet.lifecycle.task import TaskReason
 from tunefleet.runtime import Supervisor
 from tunefleet.schemas.job_folder import GangJob
 from tunefleet.settings import inherited_environment
-from tunefleet.workloads.distributed.torchrun import interface_of
 
 required("torch")
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(120)]
@@ -38,5 +37,7 @@ def test_nodes_that_do_not_meet_name_the_address_and_the_port(tmp_path: Path) ->
 
 
 def test_the_interface_is_that_of_the_address() -> None:
+    from tunefleet.workloads.distributed.torchrun import interface_of
+
     assert interface_of("127.0.0.1") == "lo"
     assert interface_of("192.0.2.77") is None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tunefleet.workloads.evaluation.launch import without_bars
-
 pytestmark = pytest.mark.torch
 
 
 def test_nobody_draws_a_bar_not_even_who_insists(capsys: pytest.CaptureFixture[str]) -> None:
+    from tunefleet.workloads.evaluation.launch import without_bars
+
     tqdm = pytest.importorskip("tqdm")
     auto = pytest.importorskip("tqdm.auto")
     with without_bars():
