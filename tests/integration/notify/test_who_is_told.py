@@ -52,7 +52,6 @@ async def test_a_training_that_is_done_is_told_whole_and_signed(lab: Lab, receiv
     ("reason", "error", "event", "text"),
     [
         ("bad_input", "The dataset has no field text", "failed", "failed: an input named in its workflow file is"),
-        ("bug", None, "failed", "It ran for 1m 15s on w1."),
         ("diverged", "see https://u:pw@example.org/x", "failed", "see https://****@example.org/x. It ran"),
     ],
 )

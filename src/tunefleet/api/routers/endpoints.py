@@ -35,7 +35,13 @@ _EITHER: Final[dict[int | str, dict[str, Any]]] = {
     200: {"content": {**_ANY, "text/event-stream": {"schema": {"type": "string"}}}},
 }
 """The response is a stream or one object, depending on `stream`."""
-_BODY: Final[dict[str, Any]] = {"requestBody": {"required": True, "content": _ANY}}
+_REQUEST: Final = {"model": "support-bot", "messages": [{"role": "user", "content": "Where is my order?"}]}
+_BODY: Final[dict[str, Any]] = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/json": {**_ANY["application/json"], "example": _REQUEST}},
+    }
+}
 
 EndpointName = Annotated[str, Path(max_length=128)]
 
