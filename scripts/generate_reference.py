@@ -11,6 +11,7 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args
 
@@ -233,8 +234,9 @@ def table(block: type[BaseModel], *, beside: type[BaseModel] | None = None) -> I
     yield ""
 
 
+@cache
 def _schema(block: type[BaseModel]) -> dict[str, Any]:
-    """Return a block's own schema; one that has itself within is found next to itself."""
+    """Return a block's own schema, which no caller changes; one that has itself within is found next to itself."""
     schema = block.model_json_schema(by_alias=True)
     found: dict[str, Any] = schema["$defs"][block.__name__] if "$ref" in schema else schema
     return found
