@@ -19,7 +19,7 @@ MAX_FILES: Final = 25
 MIN_LINES: Final = 40
 MAX_LINES: Final = 600
 MAX_STEMS: Final = 3
-MAX_PACKAGE_FILES: Final = 1_000
+MAX_PACKAGE_FILES: Final = 1_060
 """In the whole package: a new file needs a subject of its own, or takes the place of fragments."""
 MAX_FUNCTION_LINES: Final = 45
 """Of which 95 of 100 functions have no more."""

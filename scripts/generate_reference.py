@@ -163,7 +163,7 @@ FIRST_KIND = next(iter(TASK_KINDS))
 REFUSALS = """\
 ## Refused keys
 
-These keys exist in other systems or are planned. They are refused, so that no option is silently ignored. A key of
+These keys exist in other systems or are planned. They are rejected so that no option is silently ignored. A key of
 another task kind is also refused, and the error lists the kinds that have it.
 
 | Keys below `spec` | Why | Instead |
@@ -194,10 +194,15 @@ def describe(schema: dict[str, Any]) -> str:
         return " or ".join(dict.fromkeys(describe(choice) for choice in schema["oneOf"]))
     kind = schema.get("type", "block" if "$ref" in schema else "anything")
     if kind == "array":
-        return f"list of {describe(schema['items'])}" if "items" in schema else "list"
+        return f"list of {_plural(describe(schema['items']))}" if "items" in schema else "list"
     if isinstance(kind, list):
         return "memory" if set(kind) == {"string", "number"} else " or ".join(KINDS.get(each, each) for each in kind)
     return KINDS[kind] + _range(schema)
+
+
+def _plural(described: str) -> str:
+    """Return a description with its noun in the plural: "mappings, see below"."""
+    return re.sub(r"^(mapping|whole number|number|list)\b", r"\1s", described)
 
 
 def _range(schema: dict[str, Any]) -> str:
@@ -414,10 +419,10 @@ CAMPAIGNS = """\
 
 <!-- Written by `make docs` from src/tunefleet/spec/documents/campaign_document.py; edit the docstrings there. -->
 
-A campaign file has one top-level key for each campaign: its name. `tunefleet campaign dry-run` checks a file and
-reports all errors, with their lines. See [Run a campaign](../how-to/run-a-campaign.md), and
-[Configuration](configuration.md) for the variables. The blocks `lora`, `quantization`, `training`, `resources`,
-`model.transformers` and `notify[]` are those of [workflow files](workflow.md).
+Each top-level key of a campaign file is the name of a campaign. `tunefleet campaign dry-run` checks a file and reports
+all errors with their lines. For a guide, see [Run a campaign](../how-to/run-a-campaign.md); for the environment
+variables, see [Configuration](configuration.md). The blocks `lora`, `quantization`, `training`, `resources`,
+`model.transformers` and `notify[]` are the same as in [workflow files](workflow.md).
 """
 
 

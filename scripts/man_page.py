@@ -31,14 +31,20 @@ def _text(text: str) -> Iterator[str]:
         yield _plain(" ".join(paragraph.split()))
 
 
+def arguments(command: Any) -> list[str]:
+    """Return the arguments of a command as its synopsis shows them: optional ones in brackets."""
+    found = [each for each in command.params if each.param_type_name == "argument"]
+    names = [(each.metavar or each.name.upper(), each.required) for each in found]
+    return [name if required or name.startswith("[") else f"[{name}]" for name, required in names]
+
+
 def _command(command: Any, words: str) -> Iterator[str]:
     """Yield one command with its options and examples, or those below it."""
     if hasattr(command, "commands"):
         for name, below in command.commands.items():
             yield from _command(below, f"{words} {name}")
         return
-    names = [parameter.name.upper() for parameter in command.params if parameter.param_type_name == "argument"]
-    yield f'.SS "{_plain(" ".join([words, *names]))}"'
+    yield f'.SS "{_plain(" ".join([words, *arguments(command)]))}"'
     yield from _text(command.help or "")
     for option in (each for each in command.params if each.param_type_name == "option"):
         yield ".TP"

@@ -11,11 +11,11 @@ _HEAD = """# Metrics
 
 <!-- Written by `make docs`. -->
 
-The families of `GET /metrics`, in addition to those of the process and of Python (`process_*`, `python_*`). No label
-contains a task id or a path; a label with user-defined values has at most 64 values, then `other`.
-[Monitoring](../how-to/monitoring.md) explains how to use them.
+The metric families that `GET /metrics` exposes, besides those of the process and of Python (`process_*`, `python_*`).
+Labels never contain task ids or paths. A label with user-defined values has at most 64 values; all others are counted
+under `other`. [Monitoring](../how-to/monitoring.md) explains how to use these metrics.
 
-| family | type | labels | meaning |
+| Family | Type | Labels | Meaning |
 |---|---|---|---|
 """
 

@@ -23,7 +23,7 @@ NOUNS = (
     ("client.notifications", resources.NotificationVerbs),
     ("client.projects", resources.ProjectVerbs),
     ("client.keys", resources.KeyVerbs),
-    ("run: what `client.submit` returns", resources.RunVerbs),
+    ("run: the result of `client.submit`", resources.RunVerbs),
 )
 _RESULT = re.compile(r"^(?:Call|Flow|Stream)\[(.*)\]$")
 _MODULES = re.compile(r"\b(?:[a-z_]+\.)+(?=[A-Z])")
@@ -71,17 +71,18 @@ def page() -> str:
     parts = [
         "# Python client\n",
         "<!-- Written by `make docs` from src/tunefleet/client; edit the docstrings there. -->\n",
-        "`tunefleet.Client` is synchronous, `tunefleet.AsyncClient` has the same methods as coroutines, and",
-        "asynchronous iterators where this page says iterator. Results are the models of `tunefleet.schemas.api`,",
-        "frozen and typed. Errors are those of `tunefleet.errors`, as raised on the server. Where an id is expected,",
-        "a unique prefix is enough.\n",
-        "[The Python client](../how-to/python-client.md) has examples.\n",
+        "`tunefleet.Client` is synchronous. `tunefleet.AsyncClient` has the same methods as coroutines, and returns",
+        "asynchronous iterators where this page lists iterators. Methods return frozen, typed models from",
+        "`tunefleet.schemas.api`, and raise the exceptions in `tunefleet.errors`. You can shorten any id to a unique",
+        "prefix.\n",
+        "For examples, see [The Python client](../how-to/python-client.md).\n",
         "`Client(url=None, key=None, *, patience_s=10.0)`\n",
-        "Without `url` and `key` it uses `TUNEFLEET_URL` and `TUNEFLEET_KEY`, or the values saved by `tunefleet up` or",
-        "`tunefleet login`. Idempotent calls are retried for `patience_s` while the server does not respond.\n",
+        "Without `url` and `key`, the client uses `TUNEFLEET_URL` and `TUNEFLEET_KEY`, or the values saved by",
+        "`tunefleet up` or `tunefleet login`. While the server does not respond, idempotent calls are retried for",
+        "`patience_s` seconds.\n",
         f"- `client.submit({_arguments(list(submit.parameters.values())[1:])})` → `Run`:",
         f"  {(inspect.getdoc(Client.submit) or '').splitlines()[0]}",
-        "- `client.close()`; a client is also a context manager.\n",
+        "- `client.close()`: Close the connections. You can also use the client as a context manager.\n",
     ]
     for title, described in NOUNS:
         parts += [f"## {title}\n", *_methods(described), ""]

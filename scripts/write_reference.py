@@ -28,21 +28,21 @@ PROCESSES = {
     "ProcessSettings": "Every process",
     "ClientSettings": "CLI and SDK",
     "RedisSettings": "Server and worker",
-    "TracingSettings": "Server, worker and agent, for traces",
+    "TracingSettings": "Server, worker and agent: tracing",
     "ServerSettings": "Server",
-    "TlsSettings": "Server and agent, for HTTPS",
-    "NodeSettings": "Server and worker, for nodes of Slurm and Ray",
-    "ClusterSettings": "Server, for nodes of Slurm and Ray",
+    "TlsSettings": "Server and agent: HTTPS",
+    "NodeSettings": "Server and worker: Slurm and Ray nodes",
+    "ClusterSettings": "Server: Slurm and Ray",
     "SharedGpuSettings": "Processes that run jobs",
     "WorkerSettings": "Worker",
-    "SecretSettings": "Worker, for secrets of tasks",
-    "CacheSettings": "Worker, for what Hugging Face has fetched",
-    "TransferSettings": "Worker, for files that come and go",
-    "EngineSettings": "Worker, for models that stay loaded",
-    "ApiSettings": "Worker, for `api` tasks",
-    "PublishSettings": "CLI, for `tunefleet push`",
-    "CampaignSettings": "Server, for campaigns",
-    "TrackingSettings": "Server, for trackers of campaigns",
+    "SecretSettings": "Worker: secrets",
+    "CacheSettings": "Worker: Hugging Face",
+    "TransferSettings": "Worker: file transfers",
+    "EngineSettings": "Worker: loaded models",
+    "ApiSettings": "Worker: `api` tasks",
+    "PublishSettings": "CLI: `tunefleet push`",
+    "CampaignSettings": "Server: campaigns",
+    "TrackingSettings": "Server: experiment trackers",
     "AgentSettings": "Agent",
 }
 
@@ -99,23 +99,33 @@ def variables() -> Iterator[tuple[str, list[Variable]]]:
         yield title, own
 
 
+def _aliases() -> dict[str, tuple[str, ...]]:
+    """Return the aliases of each variable; two processes may accept different ones."""
+    found: dict[str, tuple[str, ...]] = {}
+    for _, own in variables():
+        for each in own:
+            if each.aliases:
+                found[each.name] = tuple(dict.fromkeys((*found.get(each.name, ()), *each.aliases)))
+    return found
+
+
 def configuration_page() -> str:
     """Return the text of `docs/reference/configuration.md`."""
     parts = [
         "# Configuration\n",
         "<!-- Written by `make docs` from src/tunefleet/settings; edit the docstrings there. -->\n",
-        "Every process reads its settings once, at start: command-line options first, then the environment,",
-        "then a file `.env` in the working directory. An invalid value stops the process with an error that names the",
-        "variable and the value. `.env.example` lists all settings.\n",
+        "Every process reads its settings once, when it starts. Command-line options take precedence, followed by",
+        "environment variables and then a `.env` file in the working directory. An invalid value stops the process",
+        "with an error that names the variable and the value. `.env.example` lists all settings.\n",
         "Only these commands read `.env`: `up`, `worker`, `agent`, `campaign`, `db`, `backup`, `restore`,",
-        "`verify-store`, `doctor` and `uninstall`. The file may come from an untrusted archive, so it is limited:\n",
-        "- It cannot set the server, the API key or the certificates of client commands and of the SDK.",
-        "- It cannot set an address to which a key of the environment would be sent, or a program to run",
+        "`verify-store`, `doctor` and `uninstall`. The file may come from an untrusted archive, so it is restricted:\n",
+        "- It cannot set the server, API key or certificates used by client commands and the SDK.",
+        "- It cannot set a URL that a key from the environment would be sent to, or a program to run",
         "  (`TUNEFLEET_ENVS_DIR`, `TUNEFLEET_ARCHIVE_PIGZ_BIN` and similar).",
-        "- Its values cannot refer to other variables, and `TUNEFLEET_ALLOW_CODE` in it has no effect.\n",
-        "Set `TUNEFLEET_DOTENV=false` in the environment to ignore the file.\n",
-        "Booleans are `true` or `false`; durations end in `_S` and are in seconds; sizes end in `_BYTES`.\n",
-        "Variables of other projects, such as `HF_TOKEN`, keep their names. The last section lists accepted aliases.\n",
+        "- Its values cannot refer to other variables, and it cannot enable `TUNEFLEET_ALLOW_CODE`.\n",
+        "To ignore the file, set `TUNEFLEET_DOTENV=false` in the environment.\n",
+        "Booleans are `true` or `false`. Variables ending in `_S` are in seconds, those ending in `_BYTES` in bytes.",
+        "Variables of other projects, such as `HF_TOKEN`, keep their names.\n",
     ]
     for title, own in variables():
         parts += [f"## {title}\n", "| Variable | Default | Meaning |", "|---|---|---|"]
@@ -123,20 +133,19 @@ def configuration_page() -> str:
         parts.append("")
     parts += [
         "## Accepted aliases\n",
-        "Names of compatible systems. If both are set in one place, the first column applies, with a warning;",
-        "the environment comes before `.env`, under either name.\n",
+        "These names from compatible systems also work. If both names are set in the same place, the one in the first",
+        "column is used, with a warning. Under either name, the environment takes precedence over `.env`.\n",
         "| Variable | Also accepted |",
         "|---|---|",
     ]
-    other = {v.name: v.aliases for _, own in variables() for v in own if v.aliases}
-    parts += [f"| `{name}` | {', '.join(f'`{alias}`' for alias in aliases)} |" for name, aliases in other.items()]
+    parts += [f"| `{name}` | {', '.join(f'`{alias}`' for alias in aliases)} |" for name, aliases in _aliases().items()]
     return "\n".join([*parts, ""])
 
 
 def env_example() -> str:
     """Return the text of `.env.example`."""
     parts = [
-        "# Every variable that Tunefleet reads. Copy to `.env`, uncomment what you need.",
+        "# All variables that Tunefleet reads. Copy this file to `.env` and uncomment what you need.",
         "# Written by `make docs` from src/tunefleet/settings.",
     ]
     for title, own in variables():
@@ -169,9 +178,8 @@ def _usage(command: Any, words: str) -> Iterator[str]:
         for name, below in command.commands.items():
             yield from _usage(below, f"{words} {name}")
         return
-    names = [each.metavar or each.name.upper() for each in command.params if each.param_type_name == "argument"]
     yield f"### {words}\n"
-    yield f"`{' '.join([words, *names])}`\n"
+    yield f"`{' '.join([words, *man_page.arguments(command)])}`\n"
     yield inspect.cleandoc(command.help or "").partition("\f")[0].strip() + "\n"
     options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
     for option in options:
@@ -189,9 +197,8 @@ def command_line_page() -> str:
     parts = [
         "# Command line\n",
         "<!-- Written by `make docs` from src/tunefleet/cli; edit the docstrings there. -->\n",
-        "Every command takes `--help`. Wherever an id is expected, a unique prefix is enough. The [exit",
-        "code](exit-codes.md) is the result of a command. Most commands take `--json`; those that run until they",
-        "are stopped print their log.\n",
+        "Every command has `--help`, and most have `--json`. Wherever an id is expected, a unique prefix is enough.",
+        "`list` and `ls` are interchangeable. See also the [exit codes](exit-codes.md).\n",
     ]
     panel = ""
     for entry in Root.table:

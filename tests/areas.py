@@ -89,6 +89,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "tests/integration/engine",
         "tests/integration/kinds",
         "tests/integration/merge",
+        "tests/integration/publishing",
         "tests/integration/workloads",
     ),
 }

@@ -16,33 +16,34 @@ _WORST: Final = ("BROKEN", "undecided", "kept")
 _LIBRARIES: Final = ("python", "sqlite", "torch", "transformers", "peft")
 HEAD: Final = """# Benchmarks
 
-Written by `make bench` from `bench/results/`; do not edit it. Each figure is a median with its 95 % interval in
-brackets, next to a peer that was measured in the same run, in turns with it. A ratio is ours ÷ the peer's unless its
-row says otherwise, and its interval is over pairs of the same turn. "undecided" means that the interval holds the
-budget within it: the machine was too noisy for so many turns.
+`make bench` generates this page from `bench/results/`; do not edit it. Each figure is a median with its 95 % confidence
+interval in brackets. Tunefleet and its peers are measured in the same run, taking turns. Unless a row says otherwise, a
+ratio is our result divided by the peer's, and its interval is computed over pairs from the same turn. "undecided" means
+that the interval includes the budget, because the machine was too noisy for the number of turns.
 """
-REPEAT: Final = """## Repeat it
+REPEAT: Final = """## Run the benchmarks
 
 ```
 make bench                          # all but `scale`, about two hours on an otherwise idle machine
 make bench ONLY="dispatch rounds"   # some of them
-make bench QUICK=1                  # prove that they run; nothing is published
-make bench FORCE=1                  # again, though this machine has measured this source
+make bench QUICK=1                  # check that they run; nothing is published
+make bench FORCE=1                  # repeat what this machine has already measured for this source
 ```
 
-Peers are installed into environments of their own (`.venv-bench-*`) at the first run. Benchmarks run one after the
-other, each within a time; before each it is waited until the machine is quiet, and a busy one is named below its table.
-A run that was broken off goes on where it was: what this source has measured on this machine is not measured again.
+The first run installs each peer into its own environment (`.venv-bench-*`). Benchmarks run one after the other, each
+with a time limit. Before each one, the runner waits until the machine is idle; if it stays busy, a note below the table
+says so. If you interrupt a run, the next one continues where it stopped and does not repeat what this machine has
+already measured for the same source.
 """
 
 
-ABSENT: Final = """## Tools that are not compared, and why
+ABSENT: Final = """## Tools that are not compared
 
-- NVFlare's simulator, for rounds with updates of more than 1 MiB or more than ten clients: one turn takes minutes.
-- A stream of several interleaved datasets, for exactness: a training here reads one dataset, and what a campaign mixes
-  is written down as one before it trains, so that it is read by index.
-- Axolotl's dynamic checkpoint, for callbacks: it looks for a file, and accepts nothing else. The Trainer's own
-  checkpoint on a signal stands for such.
+- NVFlare's simulator, for rounds with updates over 1 MiB or with more than ten clients: a single turn takes minutes.
+- A stream of several interleaved datasets, for exactness: a Tunefleet run reads a single dataset. A campaign that mixes
+  datasets writes the mix to one dataset before training, so that it can be read by index.
+- Axolotl's dynamic checkpoint, for callbacks: it only checks for a file. The Trainer's own checkpoint on a signal
+  represents this approach.
 """
 
 
@@ -105,18 +106,18 @@ def render(found: Found, said: dict[str, str], *, pictures: str = "img/benchmark
     for one in CATALOGUE:
         parts += _benchmark(one, found.get(one.name), pictures)
     parts += [REPEAT, ABSENT]
-    parts.append("## What is not met, and why\n")
-    told = {words: "The reason is not written yet." for words in broken(found)} | said
+    parts.append("## Missed budgets\n")
+    told = {words: "The reason is not documented yet." for words in broken(found)} | said
     parts += [f"### {words}\n\n{text}\n" for words, text in told.items()]
     if found and not told:
-        parts.append("Every budget that was measured is met, or undecided.\n")
+        parts.append("All measured budgets are met or undecided.\n")
     return "\n".join(parts)
 
 
 def _machine(found: Found) -> Iterator[str]:
     yield "## Machine and versions\n"
     if not found:
-        yield "Nothing has been measured yet.\n"
+        yield "There are no measurements yet.\n"
         return
     machines: list[dict[str, Any]] = []
     for result in found.values():
@@ -128,7 +129,7 @@ def _machine(found: Found) -> Iterator[str]:
         told = ", ".join(f"{name} {one[name]}" for name in _LIBRARIES if name in one)
         yield f"{one['processor']}, {one['cores']} cores, {one['memory_gib']} GiB, {one['system']}; {told}.\n"
     low, high = min(syncs), max(syncs)
-    yield f"A synced write of 4 KiB takes {_number(low)} to {_number(high)} ms on its disk.\n"
+    yield f"A synced write of 4 KiB takes {_number(low)} to {_number(high)} ms.\n"
     runs = [result["run"] for result in found.values()]
     ours = sorted({run["version"] for run in runs} | {f"commit {run['commit']}" for run in runs})
     days = sorted({run["at"][:10] for run in runs})
@@ -171,7 +172,7 @@ def _benchmark(one: Benchmark, result: dict[str, Any] | None, pictures: str) -> 
     yield f"## {one.name}\n"
     yield f"{one.about} (`bench/{one.name}.py`).\n"
     if result is None:
-        yield "Not measured: " + ("it runs only by its name.\n" if one.by_itself else "there is no result.\n")
+        yield "Not measured: " + ("it only runs when selected by name.\n" if one.by_itself else "there is no result.\n")
         return
     yield "| what | ours | peer | its figure | ratio | status | n |"
     yield "|---|---|---|---|---|---|---|"
@@ -200,8 +201,8 @@ def _benchmark(one: Benchmark, result: dict[str, Any] | None, pictures: str) -> 
 
 def _circumstances(run: dict[str, Any]) -> Iterator[str]:
     busy = run["others_percent"]
-    others = f"; others took {busy} % of the processors when it began" if busy > 10 else ""
-    yield f"It took {run['took_s']} s on {run['machine']['processor']}{others}.\n"
+    others = f"; other processes used {busy} % of the CPU at the start" if busy > 10 else ""
+    yield f"Run time: {run['took_s']} s on {run['machine']['processor']}{others}.\n"
 
 
 def plots_of(result: dict[str, Any]) -> list[dict[str, Any]]:

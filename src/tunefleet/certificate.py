@@ -84,7 +84,7 @@ class Certificate:
         left_s = _SOON_S if facts.expires_at is None else facts.expires_at - time.time()
         fault = facts.fault or ("it has expired" if left_s <= 0 else None)
         if fault is not None:
-            log.error("Clients will refuse the certificate %s: %s.", self._cert_file, fault)
+            log.error("Clients will reject the certificate %s: %s.", self._cert_file, fault)
         elif left_s < _SOON_S:
             log.warning("The certificate %s expires in %.0f hours.", self._cert_file, left_s / 3600)
 
@@ -198,7 +198,7 @@ def _context(cert_file: Path, key_file: Path) -> ssl.SSLContext:
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise MachineError(
-                f"The key {key_file} is not the key of the first certificate in {cert_file}.",
+                f"Key {key_file} is not the key of the first certificate in {cert_file}.",
                 hint="Put the server's own certificate first in TUNEFLEET_TLS_CERT_FILE, then those of its CAs.",
             ) from None
         raise MachineError(

@@ -21,7 +21,7 @@
     ├── StoreError           the database or data folder cannot be used
     ├── UnreachableError     the server, or a service that it needs, does not respond
     │   └── NotLeadingError  a former leader attempted an operation that is reserved to the leader
-    └── MachineError         this machine lacks a port, disk space, a device or a package
+    └── MachineError         a port, disk space, a device or a package is unavailable on this machine
 
 `str(error)` and `error.hint` are for the user and may be shown to the caller; `error.detail` is for logs only and is
 never sent over the network.
@@ -121,7 +121,7 @@ class SpecError(TunefleetError):
 
 
 class InputError(TunefleetError):
-    """A value, name or file that the user gave cannot be used; a retry does not help.
+    """A value, name or file from the user cannot be used; retrying does not help.
 
     Args:
         message: One sentence that names the resource; public.
@@ -138,7 +138,7 @@ class InputError(TunefleetError):
 
 
 class DataError(InputError):
-    """A dataset is missing, empty, or lacks a column."""
+    """A dataset is missing or empty, or lacks a column."""
 
     code = "data_invalid"
 
@@ -156,7 +156,7 @@ class ReferenceFault(InputError):
 
 
 class AdapterRefused(InputError):
-    """An adapter is damaged, unsafe, or incompatible with the others, so that it cannot be aggregated.
+    """An adapter cannot be aggregated, because it is damaged, unsafe or incompatible with the others.
 
     Args:
         message: What is wrong, with the name of the affected tensor, if any; public.
@@ -206,7 +206,7 @@ class OffsetConflict(ConflictError):
 
 
 class GoneError(ConflictError):
-    """The resource has permanently ended or moved; a retry does not help."""
+    """The resource has ended or moved permanently; retrying does not help."""
 
     code = "gone"
 
@@ -218,7 +218,7 @@ class AuthError(TunefleetError):
 
 
 class ForbiddenError(TunefleetError):
-    """The key is valid but lacks the permission."""
+    """The key is valid but lacks the required permission."""
 
     code = "forbidden"
 
@@ -272,7 +272,7 @@ class NotLeadingError(UnreachableError):
 
 
 class MachineError(TunefleetError):
-    """This machine lacks a port, disk space, a device or a package."""
+    """A port, disk space, a device or a package is unavailable on this machine."""
 
     code = "machine"
 

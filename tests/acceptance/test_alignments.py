@@ -14,6 +14,7 @@ import pytest
 from tests.acceptance.story import until
 from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
+from tunefleet.errors import SpecError
 from tunefleet.schemas.api import TaskDetail
 from tunefleet.schemas.job_folder import JobFolder
 
@@ -89,6 +90,5 @@ def test_a_killed_training_goes_on_and_ends_as_one(client: Client, fleet: LocalF
 
 def test_rows_without_what_is_named_fail_at_once_and_say_so(client: Client) -> None:
     changes = {"spec.data.chosen_column": "better"}
-    task = client.tasks.wait(client.submit(EXAMPLES / "dpo.yaml", overrides=changes).task_id, timeout_s=PATIENCE_S)
-    assert (task.status, len(task.attempt_list)) == ("failed", 1)
-    assert "builtin:gsm8k-preferences (train) has no column 'better'" in str(task.error)
+    with pytest.raises(SpecError, match="has no column 'better'"):
+        client.submit(EXAMPLES / "dpo.yaml", overrides=changes)

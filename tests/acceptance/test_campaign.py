@@ -59,7 +59,7 @@ def test_the_daemon_trains_again_and_again_and_gets_better(place: Path) -> None:
     lines = [line for line in said_text.splitlines() if "[cycle " in line]
     assert lines
     assert all(" - gsm8k - INFO " in line for line in lines), said_text
-    assert "gsm8k: provider local (set in the campaign)." in said_text
+    assert "gsm8k: provider local (set by the campaign)." in said_text
     told = [line for line in lines if re.search(r"\[cycle \d+, wait\] training \d of 8 steps$", line)]
     assert told, "where it is no terminal, a line says how far it is"
 

@@ -129,7 +129,7 @@ def test_a_killed_evaluation_goes_on_with_what_it_has_and_another_measure_is_not
         ({"type": "loss", "data": {**ROWS, "response_column": "reply"}}, "has no column 'reply'"),
         (
             {"type": "exact_match", "data": {**ROWS, "response_column": "question"}, "match": MATCH_NOTHING},
-            "has nothing that match.extract: regex would find",
+            "has nothing that match.extract: regex can extract",
         ),
     ],
     ids=["column", "reference"],

@@ -113,7 +113,7 @@ def test_what_is_refused_before_anything_is_stored(fleet: LocalFleet, shell: She
     assert "must be an integer, not 'many'" in shell.submit(f"path: rows.jsonl, {PAIR}", extra=", seed: many")
     assert f"not found at {shell.folder}/nothing.jsonl" in shell.submit(f"path: nothing.jsonl, {PAIR}")
     assert f"not found at {shell.folder}/nowhere" in shell.submit(f"path: rows.jsonl, {PAIR}", "./nowhere")
-    assert "There is no data named 'unknown'" in shell.submit(f"artifact: unknown, {PAIR}")
+    assert "Data 'unknown' not found" in shell.submit(f"artifact: unknown, {PAIR}")
     texts = ", ".join(f"{'x' * 900}" for _ in range(200))
     said = shell.submit(f"prompts: [{texts}]")
     assert "exceeds 100000 bytes" in said

@@ -168,7 +168,7 @@ def test_an_upload_fetches_nobody_back_from_another_page(entered: Page, tmp_path
     entered.goto("/ui/datasets")
     with entered.expect_request(lambda request: request.method == "PUT"):
         entered.get_by_label("Data file").set_input_files(rows)
-    entered.get_by_role("link", name="New run").click()
+    entered.get_by_role("link", name="New workflow").click()
     entered.wait_for_url("**/ui/new")
     for route in held:
         route.continue_()

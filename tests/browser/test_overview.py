@@ -82,7 +82,7 @@ def test_the_overview_shows_what_runs_waits_and_ended_with_the_next_action(
     expect(queue.get_by_role("heading")).to_have_text("Queue 1")
     expect(queue.locator("tbody tr")).to_have_count(1)
     expect(queue).to_contain_text("moon")
-    expect(queue).to_contain_text("1 pending on earlier tasks")
+    expect(queue).to_contain_text("1 waiting for earlier tasks")
 
     result = panel(entered, "Recent results").locator("li", has_text=name).first
     expect(result).to_contain_text(re.compile(r"Eval loss [\d.]+ → [\d.]+ [−+]\d+\.\d%"))

@@ -135,7 +135,7 @@ def test_a_viewer_is_offered_nothing_that_changes(page: Page, fleet: LocalFleet,
     page.get_by_label("API key").fill(key)
     page.get_by_role("button", name="Log in").click()
     page.get_by_role("heading", name="Overview").wait_for()
-    expect(page.get_by_role("link", name="New run")).to_have_count(0)
+    expect(page.get_by_role("link", name="New workflow")).to_have_count(0)
     page.goto("/ui/new")
     expect(page.get_by_text("Your key is read-only")).to_be_visible()
     page.goto(f"/ui/tasks/{client.workflows.get(diamond).tasks[0].id}")

@@ -80,7 +80,7 @@ def test_a_channel_is_added_tested_and_removed(
     entered.get_by_role("button", name="Add channel").click()
     form = entered.get_by_role("form", name="New channel")
     form.get_by_label("Name").fill("desk")
-    form.get_by_label("Address").fill(address)
+    form.get_by_label("Target").fill(address)
     form.get_by_label("done", exact=True).uncheck()
     form.get_by_role("button", name="Add", exact=True).click()
     row = entered.locator("tr", has_text="desk").filter(has=entered.get_by_role("button", name="Test"))

@@ -11,7 +11,7 @@ _REASONS = {
     "no training is running": "a reason within another sentence",
     "its checkpoint could not be saved": "a reason within another sentence",
     "{…} failed: {…}.": "it is sent without being packed then",
-    "This cannot be a system prompt: {…}.": "the reason says what may be typed",
+    "Invalid system prompt: {…}.": "the reason says what may be typed",
     "The question failed: {…}: {error}": "the server's sentence follows, with its own way out",
     "The preview failed: {…}": "the last words of a program; TUNEFLEET_DEBUG=true shows all of them",
     "--workflows supports only --status, --owner, --limit and --all.": "it says what goes",
@@ -20,13 +20,13 @@ _REASONS = {
     "It does not run: {error}.": "a finding of `tunefleet env check`",
     "Cannot start job {…}: {error}.": "the error of the system, with the file's name",
     "The interpreter {python} of the GGUF converter cannot be run: {error}": "the interpreter's own sentence follows",
-    "There is no campaign {campaign_id}.": "a job of it asks, and ends",
+    "Campaign {campaign_id} not found.": "a job of it asks, and ends",
     "The attempt token is not valid.": "a worker asks, and drops the attempt",
     "{…} processes of simulated workers did not leave in time.": "nobody can act: the load has ended",
     "A process of simulated workers ended with status {code}.": "nobody can act: the log above has its traceback",
     "A process of simulated workers returned a message that cannot be parsed.": "nobody can act",
     "The worker cannot continue: {error}.": "the system's sentence follows",
-    "The rendezvous endpoint of the training is unknown.": "the server leaves that out of no offer",
+    "The rendezvous endpoint of the training run is unknown.": "the server leaves that out of no offer",
     "The server sent a malformed attempt id: {attempt_id}.": "nobody can act: it is not a server of ours",
 }
 """Texts that break a rule on purpose, and why."""
@@ -55,9 +55,9 @@ def _text(message: str, hint: str | None = None, kind: str = "InputError") -> Er
         (_text("It failed."), "names nothing"),
         (_text("The folder {path} cannot be written.", kind="MachineError"), "no hint says how"),
         (_text("The folder {path} is full.", "please free some space.", "MachineError"), "'please'"),
-        (_text("The federation {row.id} is running.", "Cancel it first."), "'Cancel it', and names no command"),
-        (_text("The task {task} reads it.", "Wait for it, or cancel {task}."), "'cancel {task}', and names no command"),
-        (_text("The federation {row.id} is paused.", "Start it first."), "'Start it first', and names no command"),
+        (_text("Federation {row.id} is running.", "Cancel it first."), "'Cancel it', and names no command"),
+        (_text("Task {task} reads it.", "Wait for it, or cancel {task}."), "'cancel {task}', and names no command"),
+        (_text("Federation {row.id} is paused.", "Start it first."), "'Start it first', and names no command"),
     ],
 )
 def test_a_poor_text_is_a_fault(text: ErrorText, fault: str) -> None:
@@ -69,7 +69,7 @@ def test_a_poor_text_is_a_fault(text: ErrorText, fault: str) -> None:
     [
         _text("spec.data: there is no {path}."),
         _text("No Tunefleet server configured.", "Start one with `tunefleet up`."),
-        _text("The task {row.id} is running.", "Cancel it first: `tunefleet cancel {row.id}`."),
+        _text("Task {row.id} is running.", "Cancel it first: `tunefleet cancel {row.id}`."),
         _text("Artifacts in S3 require the package boto3.", "Install it: {extras.install('s3')}", "MachineError"),
     ],
 )

@@ -264,7 +264,7 @@ def _position(last_id: str | None) -> tuple[int, int]:
 
 
 class NotNow(TunefleetError):
-    """The job does not exist, or its state does not allow the request; the protocol requires status 400 for both."""
+    """The job does not exist, or its state does not allow the request (the protocol uses status 400 for both)."""
 
     code = "not_now"
 

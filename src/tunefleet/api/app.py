@@ -46,8 +46,8 @@ from tunefleet.orchestrator.access import api_keys as keys_service
 from tunefleet.orchestrator.context import ServerContext
 
 _DESCRIPTION: Final = (
-    "Self-hosted control plane for fine-tuning language models. Every route but `healthz`, `info` and `schema` takes "
-    "an API key; errors are `application/problem+json`."
+    "Self-hosted control plane for fine-tuning language models. All routes except `healthz`, `info` and `schema` "
+    "require an API key; errors are `application/problem+json`."
 )
 _CORS_HEADERS: Final = [
     "Authorization",

@@ -135,7 +135,7 @@ class FilePart:
         elif self._text is not None:
             name, text = self._text
             if len(text) + end - start > _MAX_TEXT_BYTES:
-                raise InputError(f"The field {name!r} exceeds {_MAX_TEXT_BYTES:,} bytes.")
+                raise InputError(f"Field {name!r} exceeds {_MAX_TEXT_BYTES:,} bytes.")
             text += data[start:end]
 
     def _on_end(self) -> None:

@@ -84,7 +84,7 @@ _PROBLEM_EXAMPLE: Final = {
     "type": f"{PROBLEM_PREFIX}not_found",
     "title": "Not Found",
     "status": 404,
-    "detail": "There is no run 'task-0123456789ab'.",
+    "detail": "Run 'task-0123456789ab' not found.",
 }
 _EXAMPLE_PARAMETERS: Final = {
     "task_id": "task-0123456789ab",

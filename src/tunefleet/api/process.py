@@ -110,15 +110,13 @@ def _retain_freed_memory() -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tunefleet.api", description="Run a Tunefleet server.")
-    parser.add_argument(
-        "--data", type=Path, help="folder of the database and the files (default: data in TUNEFLEET_HOME)"
-    )
+    parser.add_argument("--data", type=Path, help="folder for the database and files (default: data in TUNEFLEET_HOME)")
     parser.add_argument("--host", help="address to listen on (default 127.0.0.1)")
     parser.add_argument("--port", type=int, help="port to listen on; 0 picks a free one (default 8000)")
     parser.add_argument(
         "--adopt-files",
         action="store_true",
-        help="once: adopt the files and the data folder for this database, and keep files that it does not list",
+        help="use once, to adopt the data folder for this database; unknown files are kept",
     )
     return parser
 

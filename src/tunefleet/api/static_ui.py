@@ -28,7 +28,7 @@ _ASK_AGAIN: Final = "no-cache"
 _MISSING: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Tunefleet: no web page</title>
 <body style="font:16px/1.5 system-ui,sans-serif;max-width:34rem;margin:15vh auto;padding:0 1rem">
 <h1>The web page is not built</h1>
-<p>The server runs, but this installation has no web page. In a clone, build it and reload this address:</p>
+<p>The server is running, but this installation has no web page. In a clone, build it and reload this page:</p>
 <pre>make ui</pre>
 <p>A wheel contains the page. Without it, use the command line (<code>tunefleet --help</code>) or the
 <a href="/docs">HTTP API</a>.</p>"""

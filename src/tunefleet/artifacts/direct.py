@@ -142,7 +142,7 @@ class DirectUploads:
         if not right:
             self.discard(name, ref)
             raise ArtifactError(
-                f"The digest of the upload {digest[:12]}… does not match.",
+                f"The digest of upload {digest[:12]}… does not match.",
                 hint="The file changed or was corrupted in transfer. Upload it again from the start.",
             )
 

@@ -243,7 +243,7 @@ class S3Arrivals(Arrivals):
         except ClientError as error:
             if _code(error) not in _GONE:
                 raise
-            raise NotFoundError(f"The upload {name} no longer exists.", hint="Start it again.") from error
+            raise NotFoundError(f"Upload {name} no longer exists.", hint="Start it again.") from error
         return None
 
     def link(self, name: str, ref: str, number: int, size_bytes: int, good_s: int) -> PartLink:

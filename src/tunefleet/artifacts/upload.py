@@ -120,7 +120,7 @@ class Upload:
         if self._hash.hexdigest() != self.digest:
             self.discard()
             raise ArtifactError(
-                f"The digest of the upload {self.digest[:12]}… does not match.",
+                f"The digest of upload {self.digest[:12]}… does not match.",
                 hint="The file changed or was corrupted in transfer. Upload it again from the start.",
             )
 

@@ -23,7 +23,7 @@ Log = Callable[[str], Awaitable[None]]
 
 
 class StepFailed(TunefleetError):
-    """A step failed; a retry may succeed."""
+    """A step failed; retrying may help."""
 
     code = "step_failed"
 
@@ -37,19 +37,19 @@ class NeedsYou(StepFailed):
 
 
 class CycleFailed(TunefleetError):
-    """The cycle cannot be completed by retries: it becomes a dead letter."""
+    """Retries cannot complete the cycle, so it becomes a dead letter."""
 
     code = "cycle_failed"
 
 
 class OrderFailed(CycleFailed):
-    """The provider reports that the task has failed; an ordered task is abandoned for no other reason."""
+    """The provider reports that the task failed, which is the only reason to abandon a submitted task."""
 
     code = "order_failed"
 
 
 class Misconfigured(CycleFailed):
-    """The campaign's configuration cannot work: the campaign is held until a user fixes it."""
+    """The campaign's configuration cannot work, so the campaign is held until a user fixes it."""
 
     code = "misconfigured"
 

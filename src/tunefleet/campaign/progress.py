@@ -93,7 +93,7 @@ def waits_in(tasks: Sequence[TaskView]) -> str | None:
     text = f"for a worker: {queued.id} is queued" + (f" ({why})" if why else "")
     if not why.startswith("unschedulable"):
         return text
-    return f"{text}; needs you: `tunefleet why {queued.id}` shows what each worker lacks"
+    return f"{text}; action required: `tunefleet why {queued.id}` shows what each worker lacks"
 
 
 def of_task(task: TaskView) -> Activity | None:

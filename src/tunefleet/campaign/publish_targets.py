@@ -83,7 +83,7 @@ async def put(context: StepContext, to: str, folder: Path) -> str:
     place = await opened(context, to)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     async with progress.counted(context, "publishing", size, of=to) as sent:
-        return await asyncio.to_thread(place.put, folder, sent.add)
+        return (await asyncio.to_thread(place.put, folder, sent.add)).location
 
 
 def keys(settings: CampaignSettings) -> PublishSettings:

@@ -213,7 +213,7 @@ class RunPod:
             await budget.pay(job, self._longest_s(known))
             await keep(replace(known, lost=True))
             raise NeedsYou(
-                f"RunPod no longer knows the job {job}; no other is submitted.",
+                f"RunPod no longer knows job {job}; no other is submitted.",
                 hint="Check the account on the Hub first. The command submits another job, which the image of "
                 "Tunefleet ends immediately if the model already exists.",
             )

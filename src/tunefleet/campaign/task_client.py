@@ -145,7 +145,7 @@ class CampaignTaskClient:
         async for artifact in self._client.artifacts.iterate(task_id=task_id):
             if name in {artifact.name, artifact.kind}:
                 return artifact
-        raise StepFailed(f"The task {task_id} has no artifact {name}.", hint="It may be removed; retry the cycle.")
+        raise StepFailed(f"Task {task_id} has no artifact {name}.", hint="It may be removed; retry the cycle.")
 
     async def find(self, name: str) -> WorkflowView | None:
         """Return the newest workflow of a name."""
@@ -182,7 +182,7 @@ class CampaignTaskClient:
                 # Our own server is busy, or is shutting down, which cancels this task.
                 waits = f"for the server, which does not respond: {error.message}"
             except NotFoundError:
-                raise StepFailed(f"The workflow {workflow.id} ({workflow.name}) was removed.") from None
+                raise StepFailed(f"Workflow {workflow.id} ({workflow.name}) was removed.") from None
             else:
                 activity = progress.of_tasks(found.tasks)
                 if activity is not None:
@@ -205,7 +205,7 @@ def _is_root_cause(task: TaskDetail) -> bool:
 def failure_of(task: TaskDetail, what: str) -> TaskFailed | CycleFailed:
     """Return the error for a task that did not complete."""
     why = task.error or task.reason or "no reason was given"
-    message = f"{what}: the task {task.id} has {task.status}: {why}"
+    message = f"{what}: task {task.id} has {task.status}: {why}"
     hint = f"See `tunefleet show {task.id}`."
     if task.reason in _PERMANENT:
         return CycleFailed(message, hint=hint)

@@ -25,7 +25,7 @@ from rich.theme import Theme
 from tunefleet.cli.program import as_called, commands_in, program
 from tunefleet.errors import printable
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, in the format of the API.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON in the format of the API.")]
 
 # Rich needs a width for a pipe, too; no line of a table reaches this one.
 _PIPE_WIDTH = 10_000

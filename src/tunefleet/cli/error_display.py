@@ -20,7 +20,7 @@ def report(error: Exception, *, as_json: bool = False) -> ExitCode:
     """Print an error to standard error and return the exit code for it."""
     if isinstance(error, ValidationError):
         # Replies of a server are checked by the client: what is left is a value of the command line.
-        error = InputError(f"Invalid value: {summary(error)}.", hint="See the limits of each value with --help.")
+        error = InputError(f"Invalid value: {summary(error)}.", hint="Run with --help to see the allowed values.")
     code = _code(error)
     if _debugging():
         traceback.print_exception(error, file=sys.stderr)

@@ -28,13 +28,15 @@ class Root(LazyGroup):
         Entry("demo", "local_cluster.demo:demo", "Fine-tune a small model on this machine and show it live.", START),
         Entry("up", "local_cluster.up:up", "Start a server and a worker on this machine.", START),
         Entry("login", "server.key_commands:login", "Save a server's URL and key, or print a login link.", START),
-        Entry("submit", "tasks.submit:submit", "Submit a workflow file; local files it names are uploaded.", WORK),
+        Entry("submit", "tasks.submit:submit", "Submit a workflow file and upload the local files it names.", WORK),
         Entry("follow", "tasks.submit:follow", "Follow a run or a workflow live until it ends.", WORK),
-        Entry("validate", "tasks.submit:validate", "Check a workflow file; list every error with its line.", WORK),
+        Entry(
+            "validate", "tasks.submit:validate", "Validate a workflow file and list every error with its line.", WORK
+        ),
         Entry("graph", "tasks.graph:graph", "Draw the dependency graph of a workflow.", WORK),
         Entry("preview", "models.data_commands:preview", "Preview the training data: trained and masked tokens.", WORK),
         Entry("chat", "models.chat_commands:chat", "Chat with a model, or with the result of a training run.", WORK),
-        Entry("ls", "tasks.task_commands:ls", "List runs, newest first, or workflows.", WORK),
+        Entry("ls", "tasks.task_commands:ls", "List runs or workflows, newest first.", WORK),
         Entry("show", "tasks.show:show", "Show the summary of a run or a workflow.", WORK),
         Entry("why", "tasks.why:why", "Explain why a run is pending, worker by worker.", WORK),
         Entry("logs", "tasks.log_command:logs", "Print a run's log.", WORK),
@@ -42,11 +44,11 @@ class Root(LazyGroup):
         Entry(
             "compare",
             "tasks.compare:compare",
-            "Compare evaluations, with the significance of differences.",
+            "Compare evaluations and the significance of their differences, or training runs and their settings.",
             WORK,
         ),
         Entry("artifacts", "models.artifact_commands:app", "List and download the outputs of runs.", WORK),
-        Entry("export", "models.push:export", "Download a run's adapter or model, merged or as GGUF.", WORK),
+        Entry("export", "models.push:export", "Download a run's adapter, merged model or GGUF file.", WORK),
         Entry("push", "models.push:push", "Publish an adapter or model to the Hub, a bucket or a folder.", WORK),
         Entry("data", "models.data_commands:app", "Upload datasets and models to the server.", WORK),
         Entry(
@@ -60,10 +62,13 @@ class Root(LazyGroup):
         Entry("pause", "tasks.task_control:pause", "Pause runs: save a checkpoint and free the GPU.", WORK),
         Entry("resume", "tasks.task_control:resume", "Resume paused runs; an ended run resumes as a new one.", WORK),
         Entry("stop", "tasks.task_control:stop", "Stop a training run early and keep its result.", WORK),
-        Entry("save", "tasks.task_control:save", "Save a checkpoint of a run now, while it trains.", WORK),
-        Entry("evaluate", "tasks.task_control:evaluate", "Evaluate a run now, while it trains.", WORK),
+        Entry("save", "tasks.task_control:save", "Save a checkpoint now, while the run trains.", WORK),
+        Entry("evaluate", "tasks.task_control:evaluate", "Evaluate now, while the run trains.", WORK),
         Entry(
-            "set", "tasks.task_control:set_", "Change settings of a run while it trains; they survive a resume.", WORK
+            "set",
+            "tasks.task_control:set_",
+            "Change settings while the run trains; they also apply after a resume.",
+            WORK,
         ),
         Entry("checkpoints", "tasks.task_control:checkpoints", "List the checkpoints of a run.", WORK),
         Entry(
@@ -75,7 +80,7 @@ class Root(LazyGroup):
         Entry("retry", "tasks.task_commands:retry", "Retry an ended run, or the incomplete part of a workflow.", WORK),
         Entry("clone", "tasks.task_commands:clone", "Submit a copy of a run with changed fields.", WORK),
         Entry("edit", "tasks.task_commands:edit", "Rename a run, or change its tags and notes.", WORK),
-        Entry("rm", "tasks.task_commands:rm", "Remove ended runs with their metrics, logs and artifacts.", WORK),
+        Entry("rm", "tasks.task_commands:rm", "Remove ended runs and their metrics, logs and artifacts.", WORK),
         Entry("workers", "workers.worker_commands:app", "List and manage workers.", FLEET),
         Entry(
             "notify",
@@ -87,7 +92,7 @@ class Root(LazyGroup):
         Entry("projects", "server.project_commands:app", "Manage projects, their quotas and weights.", FLEET),
         Entry("usage", "tasks.usage:usage", "Show usage: GPU hours, energy, cost.", FLEET),
         Entry("audit", "tasks.usage:audit", "Show the audit log.", FLEET),
-        Entry("storage", "server.server_commands:storage", "Show the disk usage of the server.", FLEET),
+        Entry("storage", "server.server_commands:storage", "Show the server's disk usage.", FLEET),
         Entry("servers", "server.server_commands:servers", "List the servers that share a database.", FLEET),
         Entry("prune", "server.server_commands:prune", "Remove old workflows with their data.", FLEET),
         Entry(
@@ -112,13 +117,13 @@ class Root(LazyGroup):
         Entry(
             "verify-store",
             "server.server_commands:verify_store",
-            "Verify stored files; list damaged and missing ones.",
+            "Verify stored files and list damaged and missing ones.",
             HERE,
         ),
         Entry(
             "backup",
             "server.database_commands:backup",
-            "Back up the server's database, also while it runs.",
+            "Back up the server's database, even while it is running.",
             HERE,
         ),
         Entry(
@@ -133,7 +138,7 @@ class Root(LazyGroup):
         Entry(
             "uninstall",
             "local_cluster.uninstall:uninstall",
-            "Remove the files of Tunefleet from this machine.",
+            "Remove Tunefleet's files from this machine.",
             HERE,
         ),
     )

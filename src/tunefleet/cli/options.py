@@ -197,7 +197,7 @@ def one_worker(client: Client, name: str) -> str:
     if len(found) == 1:
         return found[0]
     if not found:
-        raise NotFoundError(f"There is no worker {name}.", hint="`tunefleet workers` lists them.")
+        raise NotFoundError(f"Worker {name} not found.", hint="`tunefleet workers` lists them.")
     raise _several("workers", name, found)
 
 

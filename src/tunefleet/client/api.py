@@ -94,7 +94,7 @@ class Client(ServerVerbs, Blocking):
         wait: bool = False,
         on_progress: transfer.OnProgress = transfer.ignore_progress,
     ) -> resources.Run:
-        """Submit a workflow file, given by its path, text or content; uploads the local files that it names.
+        """Submit a workflow file, given as a path, text or mapping, and upload the local files it refers to.
 
         Args:
             source: Path of the workflow file, its text, or its content as a mapping.

@@ -65,7 +65,7 @@ def file_errors(
     for number, dataset in enumerate(spec.datasets):
         if dataset.name is not None and not dataset.name.startswith(BUILTIN_PREFIX):
             there = (folder / Path(dataset.name).expanduser()).exists()
-            hint = f"write path: {dataset.name}" if there else "name a dataset as ORG/NAME, or a file with path"
+            hint = f"set path: {dataset.name}" if there else "name a dataset as ORG/NAME, or a file with path"
             yield from _id_errors(f"datasets.{number}.name", dataset.name, hint)
     for number, path in sorted(local.items()):
         for key, message, way in column_errors(spec.datasets[number], path, chat=spec.chats):
@@ -101,7 +101,7 @@ def send(
     start: bool = False,
     on_progress: transfer.OnProgress = transfer.ignore_progress,
 ) -> Flow[tuple[CampaignApplied, ...]]:
-    """Create or update campaigns by name, and upload the files that they name; see `apply`.
+    """Create or update campaigns by name and upload the files they refer to; see `apply`.
 
     Args:
         campaigns: Configuration of each campaign, by name.

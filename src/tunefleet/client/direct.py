@@ -286,10 +286,10 @@ def _most_tries(file: LocalFile) -> int:
 def _refusal(host: str, status: int) -> UnreachableError:
     if status == httpx.codes.NOT_FOUND:
         # The server or the store has abandoned the upload; a new plan lists the missing parts.
-        raise NotFoundError(f"The object store {host} no longer knows the upload.")
+        raise NotFoundError(f"The object store {host} no longer has this upload.")
     return UnreachableError(
         f"The object store {host} rejected a part of a file with status {status}.",
-        hint="Compare the clocks of server and store, or set TUNEFLEET_DIRECT_UPLOADS=off on the server.",
+        hint="Check that the clocks of server and store agree, or set TUNEFLEET_DIRECT_UPLOADS=off on the server.",
     )
 
 

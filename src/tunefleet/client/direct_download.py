@@ -97,7 +97,7 @@ def _check(response: httpx.Response, headers: Mapping[str, str]) -> None:
     if not response.is_success:
         raise UnreachableError(
             f"The object store {host} responded with status {response.status_code}.",
-            hint="Try again. If it persists, compare the clocks of server and store.",
+            hint="Try again. If the error persists, check that the clocks of server and store agree.",
         )
     # A complete file would be appended to the part that is already on disk.
     if ranged and response.status_code != httpx.codes.PARTIAL_CONTENT:

@@ -38,7 +38,7 @@ def wait_for_task(
     timeout_s: float | None = None,
     on_update: Callable[[TaskDetail], None] | None = None,
 ) -> Flow[TaskDetail]:
-    """Wait until a task is final; survives a restart of the server.
+    """Wait until a task is final, even if the server restarts in between.
 
     Args:
         timeout_s: Seconds to wait; `None` waits forever.
@@ -61,7 +61,7 @@ def wait_for_workflow(
     timeout_s: float | None = None,
     on_update: Callable[[WorkflowDetail], None] | None = None,
 ) -> Flow[WorkflowDetail]:
-    """Wait until every task of a workflow is final; survives a restart of the server.
+    """Wait until every task of a workflow is final, even if the server restarts in between.
 
     Args:
         timeout_s: Seconds to wait; `None` waits forever.
@@ -108,7 +108,7 @@ def _look(call: Call[T], deadline: float | None) -> Flow[T | None]:
 
 
 def wait_for_worker_command(worker_id: str, command_id: str, *, timeout_s: float | None = None) -> Flow[CommandView]:
-    """Wait until a worker command is settled; see `wait_for_command`."""
+    """Wait for the outcome of a worker command, even if the server restarts in between."""
     return _wait_for_command(
         lambda wait_s: workflow_routes.worker_command(worker_id, command_id, wait_s=wait_s), timeout_s
     )
@@ -121,7 +121,7 @@ def wait_for_command(
     timeout_s: float | None = None,
     on_update: Callable[[CommandView], None] | None = None,
 ) -> Flow[CommandView]:
-    """Wait until a command is settled; survives a restart of the server.
+    """Wait for the outcome of a command, even if the server restarts in between.
 
     Args:
         timeout_s: Seconds to wait; `None` waits forever.
@@ -152,7 +152,7 @@ def _wait_for_command(
             return command
         if deadline is not None and time.monotonic() >= deadline:
             target = command.task_id or command.worker_id
-            raise TimeoutError(f"The command {command.command} for {target} is still {command.state}.")
+            raise TimeoutError(f"Command {command.command} for {target} is still {command.state}.")
 
 
 def pause_and_wait(task_id: str, *, timeout_s: float | None = None) -> Flow[TaskDetail]:
@@ -178,15 +178,15 @@ def pause_and_wait(task_id: str, *, timeout_s: float | None = None) -> Flow[Task
     if task.status == TaskStatus.PAUSED:
         return task
     if TaskStatus(task.status).final:
-        raise ConflictError(f"The run {task.id} became {task.status} before it was paused.")
+        raise ConflictError(f"Run {task.id} became {task.status} before it was paused.")
     commands = yield from ask(workflow_routes.list_commands(task.id))
     failed = [each.message for each in commands if each.command == "pause" and each.state == "failed"]
     why = f": {failed[-1]}" if failed else "."
-    raise ConflictError(f"The run {task.id} could not be paused{why}", hint="The training run continues.")
+    raise ConflictError(f"Run {task.id} could not be paused{why}", hint="The training run continues.")
 
 
 def all_pages(first: Callable[[str | None], Call[Page[T]]]) -> Stream[T]:
-    """Emit the items of all pages; `first` creates the call for a cursor."""
+    """Yield the items of all pages; `first` creates the call for a cursor."""
     cursor: str | None = None
     while True:
         page = yield from _within(ask(first(cursor)))
@@ -203,7 +203,7 @@ def _within(flow: Flow[T]) -> Any:
 
 
 def follow_metrics(task_id: str, *, series: str = "train", poll_s: float = _POLL_S) -> Stream[MetricPoint]:
-    """Emit the points of a series, and new ones as they arrive, until the task is final."""
+    """Yield the points of a series, then new points as they arrive, until the task is final."""
     after: int | None = None
     while True:
         task = yield from _within(ask(workflow_routes.get_task(task_id)))
@@ -217,7 +217,7 @@ def follow_metrics(task_id: str, *, series: str = "train", poll_s: float = _POLL
 
 
 def follow_log(task_id: str, *, offset: int = 0) -> Stream[str]:
-    """Emit a task's log from an offset, and new text, until the task is final; survives a restart of the server."""
+    """Yield a task's log from an offset, then new text until the task is final, even across server restarts."""
     while True:
         handle = None
         try:
@@ -250,7 +250,7 @@ def follow_events(
     workflow_id: str | None = None,
     kinds: Iterable[str] | None = None,
 ) -> Stream[EventView]:
-    """Emit events forever; reconnects after the last event.
+    """Yield events indefinitely; resumes after the last event when it reconnects.
 
     Args:
         after: Replay the events after this one first; `None` emits only new events.
@@ -279,7 +279,7 @@ def follow_events(
 def iterate_workflows(
     *, status: str | None = None, owner: str | None = None, name: str | None = None, page_size: int = 200
 ) -> Stream[WorkflowView]:
-    """Emit all workflows, newest first, page by page."""
+    """Yield all workflows, newest first, fetching them page by page."""
     return all_pages(
         lambda cursor: workflow_routes.list_workflows(
             status=status, owner=owner, name=name, limit=page_size, cursor=cursor
@@ -299,7 +299,7 @@ def iterate_tasks(  # noqa: PLR0913 - the filters of one list
     glance: bool = False,
     page_size: int = 200,
 ) -> Stream[TaskView]:
-    """Emit all tasks, newest first, page by page; `list` describes the arguments."""
+    """Yield all tasks, newest first, fetching them page by page; see `list` for the arguments."""
     return all_pages(
         lambda cursor: workflow_routes.list_tasks(
             status=status,
@@ -319,7 +319,7 @@ def iterate_tasks(  # noqa: PLR0913 - the filters of one list
 def iterate_artifacts(
     *, task_id: str | None = None, kind: str | None = None, name: str | None = None, page_size: int = 200
 ) -> Stream[ArtifactView]:
-    """Emit all artifacts, newest first, page by page."""
+    """Yield all artifacts, newest first, fetching them page by page."""
     return all_pages(
         lambda cursor: workflow_routes.list_artifacts(
             task_id=task_id, kind=kind, name=name, limit=page_size, cursor=cursor
@@ -375,7 +375,7 @@ def clone(
     *,
     on_progress: transfer.OnProgress = transfer.ignore_progress,
 ) -> Flow[TaskDetail]:
-    """Submit a task again as a new one, with changed fields, and upload the local files that they name.
+    """Submit a task again as a new task with changed fields, and upload the local files they refer to.
 
     Args:
         task_id: Id of the task, or a unique prefix.

@@ -285,7 +285,7 @@ def _is_there(target: Path, entry: FileEntry) -> bool:
 def fetch_result_file(
     task_id: str, file: ResultFile, dest: Path, *, on_progress: OnProgress = ignore_progress
 ) -> Flow[None]:
-    """Download a file of a task to `dest`; raises as `fetch` does."""
+    """Download a file of a task to `dest`; raises the same errors as `fetch`."""
     entry = FileEntry(path=dest.name, digest=file.sha256, size_bytes=file.size_bytes)
     meter = _Meter("downloading", file.name, file.size_bytes, on_progress)
     present = yield from work(lambda: _is_there(dest, entry))

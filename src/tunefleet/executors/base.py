@@ -23,7 +23,7 @@ _FORMER_NAMES: Final = {"heeds": "supported_commands", "talks": "serves_chat"}
 
 
 class ResultError(TunefleetError):
-    """A job completed without a readable result."""
+    """A job completed but left no readable result."""
 
     code = "result_missing"
 

@@ -80,7 +80,7 @@ def header_bytes(prefix: bytes, file_size: int) -> int:
     """
     for magic, problem in _MAGIC:
         if prefix.startswith(magic):
-            raise AdapterRefused(f"The adapter {problem}; only safetensors are accepted.", hint=_SAVE)
+            raise AdapterRefused(f"Adapter {problem}; only safetensors are accepted.", hint=_SAVE)
     if len(prefix) < PREFIX_BYTES:
         raise AdapterRefused(f"The adapter has {file_size} bytes, which is too short for a safetensors file.")
     length: int = _LENGTH.unpack(prefix)[0]

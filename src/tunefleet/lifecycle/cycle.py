@@ -88,7 +88,7 @@ class StepStatus(StrEnum):
 
 STEPS: Final = tuple(StepName)
 # Prefix of messages that require a user action; the command to run is the first text in backticks.
-NEEDS_YOU: Final = "Needs you: "
+NEEDS_YOU: Final = "Action required: "
 
 
 def needs_you(name: str, verb: str, why: str) -> str:

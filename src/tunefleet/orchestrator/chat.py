@@ -136,7 +136,9 @@ async def begin(core: ServerContext, actor: Actor, task_id: str, request: ChatRe
     if session.models and request.model is not None and request.model not in session.models:
         raise InputError(f"The chat has no model {request.model!r}.", hint=f"It has: {', '.join(session.models)}.")
     if len(session.turns) >= MAX_TURNS:
-        raise ConflictError(f"{len(session.turns)} turns of {row.id} are already open.", hint="Wait until they end.")
+        raise ConflictError(
+            f"{row.id} is already answering {len(session.turns)} messages.", hint="Wait until they are answered."
+        )
     turn = Turn(new_id("turn"), row.id, request, asked_at=now, told_at=now)
     session.turns[turn.id] = turn
     core.signals.notify(_inbox(row.id))
@@ -192,7 +194,7 @@ async def end(core: ServerContext, actor: Actor, task_id: str) -> ChatView:
     if TaskStatus(row.status).final:
         return _view(core, row)
     if row.status != TaskStatus.RUNNING:
-        raise ConflictError(f"The chat {row.id} is {row.status}.", hint=f"Cancel it with `tunefleet cancel {row.id}`.")
+        raise ConflictError(f"Chat {row.id} is {row.status}.", hint=f"Cancel it with `tunefleet cancel {row.id}`.")
     core.state(ChatSessions).session(row.id, core.clock.monotonic()).ending = True
     core.signals.notify(_inbox(row.id))
     return _view(core, row)
@@ -275,7 +277,7 @@ def _drop_unread(session: Session, now: float) -> None:
 def _waiting(core: ServerContext, row: TaskRow, turn: Turn) -> str:
     """Return the reason for a delay; empty if unknown."""
     if row.status != TaskStatus.RUNNING:
-        return f"The chat {row.id} is {row.status}."
+        return f"Chat {row.id} is {row.status}."
     session = core.state(ChatSessions).known(row.id)
     if session is None:
         return ""
@@ -296,14 +298,14 @@ async def _check(core: ServerContext, actor: Actor, turn: Turn) -> TaskRow:
 def _refuse_ended(row: TaskRow) -> None:
     if TaskStatus(row.status).final:
         why = f": {row.error}" if row.error else ""
-        raise ConflictError(f"The chat {row.id} has ended ({row.status}{why}).", hint="Start another one.")
+        raise ConflictError(f"Chat {row.id} has ended ({row.status}{why}).", hint="Start another one.")
 
 
 def _chat(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
     row = find(connection, actor, task_id)
     if row.kind != KIND:
         raise ConflictError(
-            f"The run {row.id} is of kind {row.kind}, not a chat.", hint=f"Start one with `tunefleet chat {row.id}`."
+            f"Run {row.id} is of kind {row.kind}, not a chat.", hint=f"Start one with `tunefleet chat {row.id}`."
         )
     return row
 

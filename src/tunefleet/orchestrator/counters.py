@@ -89,27 +89,27 @@ class Meters:
     def _tasks(self, registry: CollectorRegistry) -> None:
         self.moves = Counter(
             "tunefleet_task_moves",
-            "Changes of a task's status, by the new status, its reason and the task's kind.",
+            "Task status changes, by new status, reason and task kind.",
             ["status", "reason", "kind"],
             registry=registry,
         )
         self.placement = Histogram(
             "tunefleet_placement_seconds",
-            "From ready to the offer, for each attempt that placement opens.",
+            "Time from a task being ready to its offer to a worker, for each attempt.",
             ["kind"],
             buckets=_WAITS,
             registry=registry,
         )
         self.accept = Histogram(
             "tunefleet_accept_seconds",
-            "From the offer to its accept by the worker.",
+            "Time from the offer until the worker accepts it.",
             ["kind"],
             buckets=_WAITS,
             registry=registry,
         )
         self.run = Histogram(
             "tunefleet_attempt_seconds",
-            "From the accept to the end of an attempt, by how it ended.",
+            "Time from the accept to the end of an attempt, by end state.",
             ["kind", "state"],
             buckets=_WAITS,
             registry=registry,
@@ -129,29 +129,31 @@ class Meters:
     def _traffic(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(
             "tunefleet_http_requests",
-            "Requests, by route template and status class (0xx: aborted before the response).",
+            "HTTP requests, by route template and status class (0xx: aborted before the response).",
             ["method", "route", "status"],
             registry=registry,
         )
         self.request_s = Histogram(
             "tunefleet_http_request_seconds",
-            "Time from a request's headers to the end of its response; includes long polls and streams.",
+            "Time from the request headers to the end of the response, including long polls and streams.",
             ["method", "route"],
             buckets=_QUICK,
             registry=registry,
         )
         self.exchanges = Counter(
             "tunefleet_link_exchanges",
-            "Exchanges with workers: answered with content, empty after the timeout, or refused.",
+            "Exchanges with workers, by outcome: with content, empty after the timeout, or refused.",
             ["outcome"],
             registry=registry,
         )
         self.offers_sent = Counter(
-            "tunefleet_link_offers_sent", "Offers in exchange responses, including repetitions.", registry=registry
+            "tunefleet_link_offers_sent",
+            "Offers sent in exchange responses, including repeated ones.",
+            registry=registry,
         )
         self.notices = Counter(
             "tunefleet_notifications",
-            "Delivery attempts of notifications, by format and outcome (sent, later, failed).",
+            "Notification delivery attempts, by format and outcome (sent, later, failed).",
             ["format", "outcome"],
             registry=registry,
         )
@@ -159,7 +161,7 @@ class Meters:
     def _storing(self, registry: CollectorRegistry) -> None:
         self.group = Histogram(
             "tunefleet_store_group_operations",
-            "Operations that were committed together.",
+            "Number of operations committed together.",
             buckets=_SIZES,
             registry=registry,
         )
@@ -171,20 +173,20 @@ class Meters:
         )
         self.write_s = Histogram(
             "tunefleet_store_write_seconds",
-            "Time from requesting a write to its commit, including waiting.",
+            "Time from a write request to its commit, including waiting.",
             buckets=_QUICK,
             registry=registry,
         )
         self.records = Counter("tunefleet_journal_records", "Journal records that were stored.", registry=registry)
         self.batch = Histogram(
             "tunefleet_journal_batch_records",
-            "Records that were pending when a batch was delivered.",
+            "Number of records pending when a batch was delivered.",
             buckets=_BATCHES,
             registry=registry,
         )
         self.lag_s = Histogram(
             "tunefleet_journal_lag_seconds",
-            "From writing the oldest record of a batch, by its host's clock, to the batch being stored.",
+            "Time from writing the oldest record of a batch (by the host's clock) until the batch is stored.",
             buckets=_WAITS,
             registry=registry,
         )
@@ -192,7 +194,7 @@ class Meters:
     def _learning(self, registry: CollectorRegistry) -> None:
         self.aggregations = Counter(
             "tunefleet_aggregations",
-            "Attempts to aggregate a federation's round, by outcome (made, later, failed).",
+            "Attempts to aggregate a federation round, by outcome (made, later, failed).",
             ["outcome"],
             registry=registry,
         )
@@ -205,33 +207,33 @@ class Meters:
         )
         self.round_s = Histogram(
             "tunefleet_round_seconds",
-            "From opening a federation's round to its version (published) or its failure (failed).",
+            "Time from opening a federation round until it is published or fails.",
             ["outcome"],
             buckets=_LONG,
             registry=registry,
         )
         self.federation_events = Counter(
             "tunefleet_federation_events",
-            "Events of federations: rounds, versions, updates.",
+            "Federation events: rounds, versions and updates.",
             ["event"],
             registry=registry,
         )
         self.cycles = Counter(
             "tunefleet_campaign_cycles",
-            "Cycles of campaigns: begun, completed, abandoned.",
+            "Campaign cycles, by outcome (begun, completed, abandoned).",
             ["outcome"],
             registry=registry,
         )
         self.cycle_s = Histogram(
             "tunefleet_campaign_cycle_seconds",
-            "From opening a campaign's cycle to its end (completed, abandoned), including its sleep.",
+            "Time from opening a campaign cycle to its end (completed, abandoned), including its sleep.",
             ["outcome"],
             buckets=_LONG,
             registry=registry,
         )
         self.campaign_trouble = Counter(
             "tunefleet_campaign_trouble",
-            "Retried steps, failures and exceeded budgets of campaigns.",
+            "Retried steps, failures and exceeded budgets in campaigns.",
             ["event"],
             registry=registry,
         )

@@ -109,5 +109,5 @@ def describe_shortage(need: Requirement, worker: WorkerState) -> str:
     causes = [f"one is in use by {process}" for process in others]
     causes += [f"{gpu.name} has {(gpu.free_bytes or 0) >> 20:,} MiB free" for gpu in full]
     shortage = "has no free GPU" if not free_now else f"has {len(free_now)} of {count} GPUs free"
-    shortage = shortage if len(free_now) < count else f"has its GPU {need.gpu_first} not free"
+    shortage = shortage if len(free_now) < count else f"has GPU {need.gpu_first} in use"
     return shortage + (f" ({', '.join(causes[:3])})" if causes else "")

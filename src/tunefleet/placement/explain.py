@@ -83,7 +83,7 @@ def verdict(
     if isinstance(result, Reject):
         return result
     if worker.id in avoid:
-        return Reject("did not accept it recently", permanent=False)
+        return Reject("recently did not accept it", permanent=False)
     if _is_reserved_for_other(requirement, worker, task_id):
         return Reject(f"is reserved for {worker.kept_for}, which is ahead in the queue", permanent=False)
     return result

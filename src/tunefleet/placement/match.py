@@ -132,7 +132,7 @@ def _cache_of(need: Requirement) -> dict[int, str | None]:
 def _all_mismatches(need: Requirement, worker: WorkerState) -> Iterator[str]:
     """Yield each permanent mismatch as a clause; lazy, since most callers need only the first."""
     if worker.project is not None and need.project is not None and worker.project != need.project:
-        yield f"serves the project {worker.project} only"
+        yield f"serves project {worker.project} only"
     if need.kind not in worker.executors:
         yield f"cannot run {need.kind} tasks"
     elif (reason := worker.executors[need.kind]) is not None:
@@ -155,7 +155,7 @@ def _name_mismatches(need: Requirement, worker: WorkerState) -> Iterator[str]:
         yield f"lacks the tag {', '.join(missing)}"
     exclusive = [name for name in worker.tags if name.startswith(_ONLY) and name not in need.tags]
     if exclusive:
-        yield f"takes only tasks with the tag {exclusive[0]}"
+        yield f"accepts only tasks with the tag {exclusive[0]}"
     missing = [name for name in need.secrets if not {name, f"{name}@{need.project}"} & worker.secrets]
     elsewhere = [name for name in missing if any(each.startswith(f"{name}@") for each in worker.secrets)]
     if elsewhere:
@@ -202,7 +202,7 @@ def _unavailable(need: Requirement, worker: WorkerState) -> str | None:
     if worker.closed is not None:
         return worker.closed
     if need.kind in worker.cordoned:
-        return f"did not accept {need.kind} tasks and gets none for a while"
+        return f"recently did not accept {need.kind} tasks and gets none for a while"
     return None
 
 

@@ -60,7 +60,8 @@ def require_space(folder: Path, forecast: Forecast, *, present_bytes: int = 0) -
     if needed > free:
         kept = "all" if forecast.checkpoints is None else str(forecast.checkpoints)
         raise DiskTooSmallError(
-            f"The training needs {needed / _GIB:.2f} GiB in {folder} ({forecast.checkpoint_bytes / _GIB:.2f} GiB per "
+            f"The training run needs {needed / _GIB:.2f} GiB in {folder} "
+            f"({forecast.checkpoint_bytes / _GIB:.2f} GiB per "
             f"checkpoint, {kept} kept), but only {free / _GIB:.2f} GiB are free.",
             hint="Free disk space, lower training.save_total_limit, or save less often.",
         )

@@ -185,7 +185,7 @@ def _disk_is_full(folder: JobFolder) -> bool:
 
 
 def _failed(launch: str, reason: TaskReason, error: str | None, detail: str | None, returncode: int | None) -> JobEnd:
-    message = error or "The training failed without an error message."
+    message = error or "Training failed without an error message."
     return JobEnd(outcome="failed", reason=reason, error=message, detail=detail, launch=launch, returncode=returncode)
 
 

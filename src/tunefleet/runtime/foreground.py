@@ -288,11 +288,11 @@ class ForegroundRun:
             self._say("SIGTERM: pausing; send it again to end the command immediately.")
             state = wait_for(lambda: steering.outcome(reply.command_id), _PAUSE_S)
         except TunefleetError as error:
-            self._say(f"Forwarding SIGTERM: the training cannot be paused ({error.message.rstrip('.')}).")
+            self._say(f"Forwarding SIGTERM: the training run cannot be paused ({error.message.rstrip('.')}).")
             process.terminate()
             return
         if state.state != "durable":
-            self._say(f"The pause failed, the training continues: {state.message or state.state}")
+            self._say(f"The pause failed; training continues: {state.message or state.state}")
             self._pausing = None
 
     def _found(self, endpoints_dir: Path) -> LocalJob:
@@ -315,7 +315,7 @@ class ForegroundRun:
         state = "completed" if returncode == 0 else "killed" if returncode < 0 else "failed"
         changes: dict[str, Any] = {"state": state, "at": time.time()}
         if returncode != 0:
-            changes |= {"error": f"The command ended {how} during its training.", "error_kind": "bug"}
+            changes |= {"error": f"The command ended {how} during training.", "error_kind": "bug"}
         write_json(self._folder.status_json, {**fields, **changes}, sync=True)
         return status.model_copy(update=changes)
 

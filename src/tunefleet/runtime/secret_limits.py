@@ -130,7 +130,7 @@ def check(
             continue
         name, field = each.piece.name, dotted(("spec", *each.where))
         if limit.projects is not None and project not in limit.projects:
-            owner = f"of the project {project}" if project is not None else "without a project"
+            owner = f"of project {project}" if project is not None else "without a project"
             raise InputError(
                 f"{field}: this machine's secret {name} is not allowed in tasks {owner}.", hint=_hint(name, "projects")
             )

@@ -54,17 +54,17 @@ class ProcessSettings(BaseSettings):
     """Variables that name programs to run, or folders of programs; a `.env` that sets one is rejected."""
 
     home: Path = Field(default=Path("~/.tunefleet"), validation_alias=variable("TUNEFLEET_HOME"))
-    """Folder of this user's client file and job endpoints."""
+    """The user's folder for the client file and job endpoints."""
     jobs_dir: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_JOBS_DIR"))
-    """Folder of the endpoints of live jobs; default: `jobs` in `TUNEFLEET_HOME`."""
+    """Folder for the control endpoints of live jobs. Default: `jobs` in `TUNEFLEET_HOME`."""
     envs_dir: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_ENVS_DIR"))
-    """Folder in which `tunefleet env` creates environments; default: `tunefleet/envs` in the user's data folder, such
-    as `~/.local/share`."""
+    """Folder where `tunefleet env` creates environments. Default: `tunefleet/envs` in the user's data folder, such as
+    `~/.local/share`."""
     ca_file: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_CA_FILE"))
-    """CA certificates (PEM) to trust in addition to the system's, for a server whose certificate comes from a private
-    CA."""
+    """CA certificates (PEM) to trust in addition to the system's, for servers with a certificate from a private CA."""
     log_format: Literal["text", "json"] = Field(default="text", validation_alias=variable("TUNEFLEET_LOG_FORMAT"))
-    """Log format: `text` for people, `json` (one object per line, with request, task and worker ids) for machines."""
+    """Log format: `text` for people, or `json` for machines (one object per line, with request, task and worker
+    ids)."""
     log_level: str = Field(default="INFO", validation_alias=variable("TUNEFLEET_LOG_LEVEL", "LOG_LEVEL"))
     """Log level: `DEBUG`, `INFO`, `WARNING` or `ERROR`."""
 
@@ -115,23 +115,23 @@ class ClientSettings(ProcessSettings):
     model_config = SettingsConfigDict(env_file=None)
 
     url: str | None = Field(default=None, validation_alias=variable("TUNEFLEET_URL"))
-    """URL of the server for CLI and SDK; default: the one that `tunefleet up` wrote to the client file."""
+    """Server URL for the CLI and the SDK. Default: the URL that `tunefleet up` saved in the client file."""
     key: SecretStr | None = Field(default=None, validation_alias=variable("TUNEFLEET_KEY"))
-    """API key for that server; default: the one in the client file."""
+    """API key for that server. Default: the key in the client file."""
     debug: bool = Field(default=False, validation_alias=variable("TUNEFLEET_DEBUG"))
-    """Print the traceback of an error on the command line."""
+    """Print tracebacks for errors on the command line."""
     hub_offline: bool = Field(default=False, validation_alias=variable("HF_HUB_OFFLINE"))
-    """Hugging Face's offline switch: nothing is fetched from the Hub; `tunefleet doctor` shows its state."""
+    """Hugging Face's offline mode: nothing is downloaded from the Hub. `tunefleet doctor` shows whether it is on."""
 
 
 class TlsSettings(ProcessSettings):
     """TLS settings of a process that serves HTTPS."""
 
     tls_cert_file: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_TLS_CERT_FILE"))
-    """TLS certificate chain (PEM): the server's certificate first, then the intermediate ones; reloaded when the file
-    changes. Without it, plain HTTP is served."""
+    """TLS certificate chain (PEM), with the server's own certificate first, followed by the intermediates. It is
+    reloaded when the file changes. If unset, plain HTTP is served."""
     tls_key_file: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_TLS_KEY_FILE"))
-    """Private key of the certificate: PEM, without a passphrase."""
+    """Private key of the certificate (PEM, no passphrase)."""
 
 
 class TracingSettings(ProcessSettings):
@@ -147,7 +147,7 @@ class TracingSettings(ProcessSettings):
         pattern=r"^https?://[^/]",
         validation_alias=variable("TUNEFLEET_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"),
     )
-    """Base URL of an OpenTelemetry collector that accepts OTLP over HTTP, such as `http://localhost:4318`; needs the
+    """Base URL of an OpenTelemetry collector that accepts OTLP over HTTP, such as `http://localhost:4318`. Requires the
     extra `otel`. Default: no tracing."""
 
 
@@ -155,24 +155,25 @@ class RedisSettings(TracingSettings):
     """Redis transport between server and workers, and log files."""
 
     redis_url: SecretStr | None = Field(default=None, validation_alias=variable("TUNEFLEET_REDIS_URL", "REDIS_URL"))
-    """URL of a Redis or Valkey (6.2 or newer) that connects server and workers, such as `redis://localhost:6379/0`. The
-    server also accepts HTTP workers; a worker uses Redis instead of HTTP and needs no key."""
+    """URL of a Redis or Valkey server (6.2 or newer) that connects server and workers, such as
+    `redis://localhost:6379/0`. A worker with this setting uses Redis instead of HTTP and needs no key; the server still
+    accepts HTTP workers too."""
     topic: str = Field(
         default="tasks",
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
         validation_alias=variable("TUNEFLEET_TASK_TOPIC", "TASK_TOPIC"),
     )
-    """Name of the Redis streams of tasks; must be the same on the server and its workers."""
+    """Name of the Redis streams for tasks. It must be the same on the server and its workers."""
     redis_ca_file: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_REDIS_CA_FILE"))
-    """CA certificates (PEM) for a `rediss://` Redis; default: the system's."""
+    """CA certificates (PEM) for a `rediss://` URL. Default: the system's."""
     redis_cert_file: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_REDIS_CERT_FILE"))
-    """Client certificate (PEM) for a Redis that requires one."""
+    """Client certificate (PEM), if Redis requires one."""
     redis_key_file: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_REDIS_KEY_FILE"))
     """Private key of that client certificate."""
     redis_prefix: str = Field(default="", validation_alias=variable("TUNEFLEET_REDIS_PREFIX"))
-    """Prefix of every Redis key, for a Redis that is shared with other applications."""
+    """Prefix for all Redis keys, if other applications share the Redis server."""
     log_file: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_LOG_FILE", "LOG_FILE"))
-    """Log file, in addition to standard error; default: `worker.log` in the worker's folder, none for a server."""
+    """Log file, in addition to standard error. Default: `worker.log` in the worker's folder; none for a server."""
     log_max_bytes: int = Field(
         default=5 << 20, gt=0, validation_alias=variable("TUNEFLEET_LOG_MAX_BYTES", "LOG_MAX_BYTES")
     )
@@ -194,24 +195,24 @@ class SharedGpuSettings(ProcessSettings):
     """Settings of a process that runs jobs on GPUs shared with other users."""
 
     job_log_bytes: int = Field(default=256 << 20, ge=32 << 20, validation_alias=variable("TUNEFLEET_JOB_LOG_BYTES"))
-    """Bytes of each job's log to keep in its folder: the first 8 MiB and the newest part; a line in the log states what
-    was dropped."""
+    """Bytes to keep of each job's log in its folder: the first 8 MiB and the newest part. A line in the log says how
+    much was dropped."""
     yielding: Literal["off", "claim", "pause"] = Field(default="claim", validation_alias=variable("TUNEFLEET_YIELD"))
-    """What to do when another process uses a GPU: `off`: ignore it; `claim`: start no job there; `pause`: also pause a
-    job that runs there, and resume it when the GPU is free."""
+    """What to do when another process uses a GPU. `off`: ignore it; `claim`: start no job on that GPU; `pause`:
+    additionally pause the job running there, and resume it when the GPU is free."""
     yield_idle_s: float = Field(default=120.0, gt=0, validation_alias=variable("TUNEFLEET_YIELD_IDLE_S"))
-    """Seconds that a GPU must be idle after use by another process before a job starts or resumes there."""
+    """Seconds that a GPU must be idle after another process used it before a job starts or resumes there."""
 
 
 class NodeSettings(ProcessSettings):
     """Settings shared by cluster nodes and the server that requests them."""
 
     nodes_dir: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_NODES_DIR"))
-    """Working folder on cluster nodes, with one subfolder per cluster job; with Slurm it must also be visible to the
-    server, which reads the job logs there. Default: `nodes` in `TUNEFLEET_HOME`."""
+    """Working folder on cluster nodes, with one subfolder per cluster job. With Slurm, the server must be able to see
+    the same folder, because it reads the job logs there. Default: `nodes` in `TUNEFLEET_HOME`."""
     nodes_patience_s: float = Field(default=600.0, gt=0, validation_alias=variable("TUNEFLEET_NODES_PATIENCE_S"))
-    """Seconds to wait for the remaining nodes of a cluster job after the first has started, and for a node to get its
-    task."""
+    """Seconds to wait for the remaining nodes of a cluster job after the first has started, and for a node to receive
+    its task."""
 
     @property
     def nodes_folder(self) -> Path:
@@ -223,26 +224,27 @@ class ClusterSettings(NodeSettings):
     """Which cluster managers the server requests nodes from, and what it starts there."""
 
     slurm: bool = Field(default=False, validation_alias=variable("TUNEFLEET_SLURM"))
-    """Accept tasks with `engine: slurm`: the server submits their jobs with the `sbatch` of its machine, as the user
-    that it runs as."""
+    """Accept tasks with `engine: slurm`. The server submits their jobs with its machine's `sbatch`, as the user it runs
+    as."""
     slurm_options: str = Field(default="", validation_alias=variable("TUNEFLEET_SLURM_OPTIONS"))
-    """`sbatch` options for all jobs, such as `--partition=gpu --account=lab`; options of a task take precedence."""
+    """`sbatch` options for all jobs, such as `--partition=gpu --account=lab`. A task's own options take precedence."""
     slurm_prelude: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_SLURM_PRELUDE"))
-    """File with shell lines to insert at the start of the batch script, such as `module load cuda`."""
+    """File with shell commands to insert at the start of the batch script, such as `module load cuda`."""
     ray_address: str | None = Field(default=None, pattern=_WEB, validation_alias=variable("TUNEFLEET_RAY_ADDRESS"))
-    """URL of a Ray cluster's dashboard, such as `http://head:8265`; enables tasks with `engine: ray`."""
+    """Dashboard URL of a Ray cluster, such as `http://head:8265`. Enables tasks with `engine: ray`."""
     ray_token: SecretStr | None = Field(default=None, validation_alias=variable("TUNEFLEET_RAY_TOKEN"))
-    """Token of that cluster, if it requires one (`RAY_AUTH_MODE=token`)."""
+    """Token for that cluster, if it requires one (`RAY_AUTH_MODE=token`)."""
     ray_python: str = Field(default="python", min_length=1, validation_alias=variable("TUNEFLEET_RAY_PYTHON"))
-    """Python interpreter on the Ray cluster, as its head node finds it; Tunefleet must be installed in it."""
+    """Python interpreter on the Ray cluster, as a command or path on its head node. Tunefleet must be installed in
+    it."""
     nodes_url: str | None = Field(default=None, pattern=_WEB, validation_alias=variable("TUNEFLEET_NODES_URL"))
-    """URL of the server as seen from the nodes; default: `TUNEFLEET_PUBLIC_URL`, or the address that it listens on."""
+    """Server URL as seen from the nodes. Default: `TUNEFLEET_PUBLIC_URL`, or the address the server listens on."""
     nodes_command: str = Field(default="tunefleet", validation_alias=variable("TUNEFLEET_NODES_COMMAND"))
     """Command that runs Tunefleet on the nodes, such as `/shared/venv/bin/tunefleet`."""
     nodes_jobs: int = Field(default=100, ge=1, validation_alias=variable("TUNEFLEET_NODES_JOBS"))
-    """Maximum number of cluster jobs at the same time; further tasks stay in the server's queue."""
+    """Maximum number of concurrent cluster jobs. Further tasks stay in the server's queue."""
     nodes_look_s: float = Field(default=5.0, gt=0, validation_alias=variable("TUNEFLEET_NODES_LOOK_S"))
-    """Seconds between status checks of the jobs."""
+    """Seconds between status checks of the cluster jobs."""
 
     @field_validator("slurm_options", "nodes_command")
     @classmethod

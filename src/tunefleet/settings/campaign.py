@@ -22,36 +22,36 @@ class CampaignSettings(ProcessSettings):
     }
 
     gradients_key: SecretStr | None = Field(default=None, validation_alias=variable("GRADIENTS_API_KEY"))
-    """API key for Gradients; if set, campaigns without a provider are trained there."""
+    """API key for Gradients. If it is set, campaigns without a provider train there."""
     gradients_url: str = Field(
         default="https://api.gradients.io",
         pattern=r"^https?://[^/]",
         validation_alias=variable("TUNEFLEET_GRADIENTS_URL", "GRADIENTS_API_URL"),
     )
-    """URL of Gradients, or of a service with the same API."""
+    """URL of Gradients or of a service with the same API."""
     gradients_account: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9_-]+$",
         validation_alias=variable("TUNEFLEET_GRADIENTS_ACCOUNT", "GRADIENTS_ACCOUNT_ID"),
     )
-    """Account of that key; its tasks are searched before a training job is submitted again. Default: taken from the
-    first task."""
+    """Account that the key belongs to. Before a training job is submitted again, the account's tasks are searched for
+    it. Default: taken from the first task."""
     gradients_settle_s: float = Field(default=15.0, ge=0, validation_alias=variable("TUNEFLEET_GRADIENTS_SETTLE_S"))
-    """Seconds for which a submitted job may still reach Gradients after the process that sent it has died."""
+    """Seconds to wait for a submitted job to appear at Gradients if the process that sent it has died."""
     check_interval_s: float = Field(
         default=600.0, gt=0, validation_alias=variable("TUNEFLEET_CAMPAIGN_CHECK_S", "CHECK_INTERVAL")
     )
-    """Seconds between status checks of an external provider's task; tasks on this server are followed live."""
+    """Seconds between status checks of a task at an external provider. Tasks on this server are followed live."""
     hf_username: str | None = Field(default=None, validation_alias=variable("TUNEFLEET_HF_USERNAME", "HF_USERNAME"))
-    """Hugging Face account under which models are published."""
+    """Hugging Face account that models are published under."""
     hf_token: SecretStr | None = Field(default=None, validation_alias=variable("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"))
-    """Token of that account, with write permission."""
+    """Token for that account, with write permission."""
     hub_offline: bool = Field(default=False, validation_alias=variable("HF_HUB_OFFLINE"))
-    """Hugging Face's offline switch: nothing is fetched from the Hub."""
+    """Hugging Face's offline mode: nothing is downloaded from the Hub."""
     s3_endpoint: str | None = Field(
         default=None, validation_alias=variable("TUNEFLEET_CAMPAIGN_S3_ENDPOINT", "S3_COMPATIBLE_ENDPOINT")
     )
-    """S3 endpoint for the chunks of training data; without a scheme, https is used."""
+    """S3 endpoint for the training data chunks. Without a scheme, https is used."""
     s3_access_key: SecretStr | None = Field(
         default=None, validation_alias=variable("TUNEFLEET_CAMPAIGN_S3_ACCESS_KEY", "S3_COMPATIBLE_ACCESS_KEY")
     )
@@ -59,13 +59,13 @@ class CampaignSettings(ProcessSettings):
     s3_secret_key: SecretStr | None = Field(
         default=None, validation_alias=variable("TUNEFLEET_CAMPAIGN_S3_SECRET_KEY", "S3_COMPATIBLE_SECRET_KEY")
     )
-    """Secret of that access key."""
+    """Secret for that access key."""
     s3_bucket: str | None = Field(
         default=None, validation_alias=variable("TUNEFLEET_CAMPAIGN_S3_BUCKET", "S3_BUCKET_NAME")
     )
     """Bucket for the chunks."""
     use_cpu: bool = Field(default=False, validation_alias=variable("TUNEFLEET_CAMPAIGN_CPU", "USE_CPU_FOR_MODELS"))
-    """Merge models and replace tokenizers on the CPU, even if there is a GPU."""
+    """Merge models and replace tokenizers on the CPU, even if a GPU is available."""
     use_runpod: bool = Field(default=False, validation_alias=variable("TUNEFLEET_RUNPOD", "USE_RUNPOD_FOR_MERGE"))
     """Merge on RunPod serverless."""
     runpod_key: SecretStr | None = Field(default=None, validation_alias=variable("RUNPOD_API_KEY"))
@@ -79,28 +79,28 @@ class CampaignSettings(ProcessSettings):
         pattern=r"^https?://[^/]",
         validation_alias=variable("TUNEFLEET_RUNPOD_URL", "RUNPOD_ENDPOINT_BASE_URL"),
     )
-    """URL of RunPod, or of a service with the same API."""
+    """URL of RunPod or of a service with the same API."""
     runpod_timeout_s: float = Field(
         default=10_000.0, gt=0, validation_alias=variable("TUNEFLEET_RUNPOD_TIMEOUT_S", "RUNPOD_TIMEOUT")
     )
-    """Timeout of one merge on RunPod, in seconds."""
+    """Timeout for a merge on RunPod, in seconds."""
     runpod_max_retries: int = Field(
         default=3, ge=0, validation_alias=variable("TUNEFLEET_RUNPOD_MAX_RETRIES", "RUNPOD_MAX_RETRIES")
     )
-    """Maximum retries of a merge that failed on RunPod."""
+    """Maximum number of retries for a merge that failed on RunPod."""
     runpod_send_token: bool = Field(
         default=True, validation_alias=variable("TUNEFLEET_RUNPOD_SEND_TOKEN", "RUNPOD_SEND_HF_TOKEN")
     )
-    """Send `HF_TOKEN` in the job's input, as the scheduler's own handler expects; not needed if the endpoint sets that
-    variable."""
+    """Send `HF_TOKEN` in the job's input, as the Gradients scheduler's own handler expects. Not needed if the endpoint
+    sets that variable."""
     runpod_poll_s: float = Field(
         default=600.0, gt=0, validation_alias=variable("TUNEFLEET_RUNPOD_POLL_S", "RUNPOD_POLL_INTERVAL")
     )
-    """Maximum seconds between status checks of a merge on RunPod."""
+    """Maximum number of seconds between status checks of a merge on RunPod."""
     min_hours: float = Field(
         default=0.0, ge=0, validation_alias=variable("TUNEFLEET_CAMPAIGN_MIN_HOURS", "MIN_HOURS_BETWEEN_RUNS")
     )
-    """Minimum hours from the end of a run to the start of the next, for campaigns without `run_intervals`."""
+    """Minimum hours between the end of a run and the start of the next, for campaigns without `run_intervals`."""
     max_hours: float = Field(
         default=0.0,
         ge=0,
@@ -142,20 +142,20 @@ class PublishSettings(ProcessSettings):
     }
 
     hf_token: SecretStr | None = Field(default=None, validation_alias=variable("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"))
-    """Hugging Face token with write permission; default: the one that `hf auth login` saved. On a worker it gives
-    access to gated and private models."""
+    """Hugging Face token with write permission. Default: the token saved by `hf auth login`. On a worker it gives
+    access to gated and private models, and `push` tasks publish with it."""
     hf_endpoint: str | None = Field(default=None, validation_alias=variable("HF_ENDPOINT"))
     """URL of a hub other than huggingface.co, such as a company mirror."""
     s3_endpoint: str | None = Field(default=None, validation_alias=variable("TUNEFLEET_S3_ENDPOINT"))
-    """URL of an S3-compatible service; default: Amazon S3."""
+    """URL of an S3-compatible service. Default: Amazon S3."""
     s3_region: str | None = Field(default=None, validation_alias=variable("AWS_REGION", "AWS_DEFAULT_REGION"))
     """Region of the bucket."""
     s3_access_key: SecretStr | None = Field(default=None, validation_alias=variable("AWS_ACCESS_KEY_ID"))
-    """Access key with write permission; default: from `AWS_PROFILE`, AWS config files or the machine's role."""
+    """Access key with write permission. Default: from `AWS_PROFILE`, the AWS config files or the machine's role."""
     s3_secret_key: SecretStr | None = Field(default=None, validation_alias=variable("AWS_SECRET_ACCESS_KEY"))
-    """Secret of the access key."""
+    """Secret for that access key."""
     s3_session_token: SecretStr | None = Field(default=None, validation_alias=variable("AWS_SESSION_TOKEN"))
-    """Session token of temporary credentials."""
+    """Session token, for temporary credentials."""
 
 
 class TrackingSettings(ProcessSettings):
@@ -169,18 +169,17 @@ class TrackingSettings(ProcessSettings):
     }
 
     wandb_entity: str | None = Field(default=None, validation_alias=variable("WANDB_ENTITY"))
-    """Account or team in Weights & Biases."""
+    """Weights & Biases account or team."""
     wandb_key: SecretStr | None = Field(default=None, validation_alias=variable("WANDB_API_KEY"))
-    """API key for Weights & Biases, which tracks campaigns with a `wandb_project`."""
+    """Weights & Biases API key, for campaigns with a `wandb_project`."""
     wandb_mode: Literal["online", "offline", "shared", "disabled", "dryrun", "run"] = Field(
         default="online", validation_alias=variable("WANDB_MODE")
     )
-    """Mode of Weights & Biases: `offline` needs no key and writes run files for `wandb sync`; `disabled` sends
-    nothing."""
+    """Weights & Biases mode: `offline` needs no key and writes run files for `wandb sync`; `disabled` sends nothing."""
     mlflow_uri: SecretStr | None = Field(default=None, validation_alias=variable("MLFLOW_TRACKING_URI"))
     """MLflow tracking URI, such as `http://localhost:5000` or `sqlite:////data/mlflow.db`."""
     timeout_s: float = Field(default=300.0, gt=0, validation_alias=variable("TUNEFLEET_TRACKING_TIMEOUT_S"))
-    """Timeout, in seconds, for sending one cycle to a tracker; it is retried later."""
+    """Timeout for sending one cycle to a tracker, in seconds. It is retried later."""
 
     @property
     def wandb_offline(self) -> bool:

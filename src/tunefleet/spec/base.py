@@ -298,7 +298,7 @@ def _headers(value: dict[str, str]) -> dict[str, str]:
             raise wrong("is not a valid HTTP header", "use a name without spaces and a value of one line", at=name)
         # HTTP would send both, and servers differ in which one they use.
         if name.lower() in seen:
-            raise wrong("is a duplicate: header names are case-insensitive", "leave one of them out", at=name)
+            raise wrong("is a duplicate: header names are case-insensitive", "remove one of them", at=name)
         seen.add(name.lower())
     return value
 
@@ -370,7 +370,7 @@ def camel_case(data: Any, block: type[BaseModel]) -> Any:
     # A key in both spellings is ambiguous.
     both = [key for key in data if key in names and names[key] != key and names[key] in data]
     if both:
-        raise wrong(f"is an alias of {names[both[0]]}", "leave one of them out", at=both[0])
+        raise wrong(f"is an alias of {names[both[0]]}", "remove one of them", at=both[0])
     return {names.get(key, key): value for key, value in data.items()}
 
 

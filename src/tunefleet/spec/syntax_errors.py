@@ -216,7 +216,7 @@ def _anchor(place: _Place) -> Fault | None:
         return place.fault(message, "define the anchor before the alias, or put the value in quotes")
     if "second occurrence" in place.problem and place.start is not None:
         message = f"the anchor {cut(name[0]) if name else ''} is already defined in line {place.start[0] + 1}"
-        return place.fault(message, "give one of them another name")
+        return place.fault(message, "use another name for one of them")
     return None
 
 

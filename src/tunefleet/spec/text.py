@@ -255,7 +255,7 @@ class _Reader:
         if node.value in found:
             first = self.source.keys[(*path, node.value)]
             problem = f"is a duplicate key; the first one is in line {first.line}"
-            self._add_fault(node, (*path, node.value), problem, "leave one of them out")
+            self._add_fault(node, (*path, node.value), problem, "remove one of them")
             return False
         return True
 

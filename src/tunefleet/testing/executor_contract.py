@@ -149,7 +149,7 @@ class JobContract(ExecutorContract):
         end = runner.end(handle)
         assert took, (
             f"The job ended ({end.reason}) before it took {', '.join(asked)}: give it more work with long_spec, or "
-            f"leave them out of supported_commands.\n{runner.log(handle)}"
+            f"remove them from supported_commands.\n{runner.log(handle)}"
         )
         for name in asked:
             state = handle.command_state(name)

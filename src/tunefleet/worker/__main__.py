@@ -59,8 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--results-dir", type=Path, help="the worker's folder (default ./results_workers)")
     parser.add_argument("--id", help="ID of the worker (default: generated once and kept in its folder)")
     parser.add_argument("--tags", help="comma-separated tags that tasks can require")
-    parser.add_argument("--allow-code", action="store_true", help="allow custom code of workflow files to run")
-    parser.add_argument("--drain", action="store_true", help="take no new tasks; exit when everything is delivered")
+    parser.add_argument("--allow-code", action="store_true", help="allow custom code from workflow files to run")
+    parser.add_argument("--drain", action="store_true", help="accept no new tasks; exit when everything is delivered")
     return parser
 
 

@@ -94,7 +94,7 @@ class EphemeralWorkerOptions:
         if not registered:
             return MachineError(
                 f"The server did not respond for {self.patience_s:g} s: releasing the node.",
-                hint="Set TUNEFLEET_NODES_URL on the server to the address at which nodes reach it.",
+                hint="Set TUNEFLEET_NODES_URL on the server to the URL that nodes use to reach it.",
             )
         return MachineError(
             f"No task arrived for {self.patience_s:g} s: releasing the node.",

@@ -139,14 +139,14 @@ def _with_address(settings: WorkerSettings, pause: Callable[[float], bool]) -> W
     keys, silent = Keys(settings.topic, settings.redis_prefix), 0
     while True:
         try:
-            url, why = server_url(redis_address, keys), "No server has published its address in Redis."
+            url, why = server_url(redis_address, keys), "No server has published its URL in Redis."
         except UnreachableError as error:
             url, why = None, str(error)
         if url is not None:
-            logger.info("Using server address %s from Redis.", url)
+            logger.info("Using server URL %s from Redis.", url)
             return settings.model_copy(update={"server_url": url})
         if silent % _SAY_EVERY == 0:
-            logger.warning("Waiting for the server's address. %s Or set TUNEFLEET_SERVER_URL.", why)
+            logger.warning("Waiting for the server's URL. %s Or set TUNEFLEET_SERVER_URL.", why)
         silent += 1
         if not pause(_ASK_S):
             return None
@@ -258,7 +258,7 @@ def _reach(settings: WorkerSettings) -> Callable[[], str | None]:
     def look() -> str | None:
         if answers(settings.server_url):
             return None
-        why = f"the server does not respond at {settings.server_url}, from where files of tasks are fetched"
+        why = f"task files cannot be fetched: the server does not respond at {settings.server_url}"
         return f"{why}; set TUNEFLEET_SERVER_URL on the worker"
 
     return look

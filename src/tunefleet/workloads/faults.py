@@ -14,7 +14,7 @@ INPUT_FAILED: Final = 2
 
 
 class DivergedError(TunefleetError):
-    """The training loss is NaN or infinite, or rises and stays high."""
+    """The training loss is NaN or infinite, or has risen and stays high."""
 
     code = "diverged"
 

@@ -112,9 +112,9 @@ def test_a_backup_that_cannot_be_written_or_read_is_named(
 ) -> None:
     data = ["--data", str(tmp_path / "data")]
     assert run(["backup", str(tmp_path / "fleet.zip"), *data]) == ExitCode.MACHINE
-    assert "There is no database" in capsys.readouterr().err
+    assert "Database" in capsys.readouterr().err
     assert run(["backup", str(tmp_path / "no" / "fleet.zip"), *data]) == ExitCode.MACHINE
-    assert "There is no folder" in capsys.readouterr().err
+    assert "Folder" in capsys.readouterr().err
     assert run(["restore", str(tmp_path / "fleet.zip"), *data]) == ExitCode.MACHINE
     assert "Cannot read" in capsys.readouterr().err
     assert not (tmp_path / "data" / "tunefleet.db").exists()

@@ -52,7 +52,7 @@ def test_an_expired_certificate_is_said_aloud(authority: Authority, caplog: pyte
     old = authority.sign("old", "127.0.0.1", expired=True)
     certificate = Certificate(old.cert, old.key)
     certificate.tell()
-    assert "Clients will refuse the certificate" in caplog.text
+    assert "Clients will reject the certificate" in caplog.text
     assert "it has expired" in caplog.text
 
 

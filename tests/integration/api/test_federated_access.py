@@ -86,7 +86,7 @@ def test_a_worker_with_a_token_of_its_own_is_one_worker_whatever_it_calls_itself
     try:
         assert mine.upload(arrays(1))["round"] == 1
         archive = tarred(mine.members(arrays(2)))
-        for worker, words in ((other, "valid for the worker lab-3 only"), (nobody, "needs its own token")):
+        for worker, words in ((other, "valid for worker lab-3 only"), (nobody, "needs its own token")):
             reply = worker.send(archive)
             assert (reply.status_code, words in reply.json()["message"]) == (403, True), reply.text
             joined = worker.client.put(f"/api/v1/federations/{made['id']}/members/{worker.name}", json={})

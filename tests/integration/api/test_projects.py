@@ -63,7 +63,7 @@ def test_two_projects_share_a_worker_within_their_quotas(
     assert sum(id_ in offers for id_ in blues) == 2
     held = next(id_ for id_ in reds if id_ not in offers)
     why = red.get(f"/tasks/{held}/why").json()["why"]
-    assert "2 runs of the project red are active, its quota is 2" in why
+    assert "2 runs of project red are active, and its quota is 2" in why
     assert "tunefleet projects set red --max-running" in why
     is_problem(blue.get(f"/tasks/{held}"), 404, "not_found")
     hand.holding += list(offers.values())

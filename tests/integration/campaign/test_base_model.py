@@ -88,9 +88,9 @@ def test_a_model_that_cannot_be_trained_costs_nothing_and_is_mended_in_the_file(
 
         held = until(said, lambda found: found.status == "held")
         assert held.reason is not None
-        needs = "Needs you: correct the campaign's file, then `tunefleet campaign start based`."
+        needs = "Action required: correct the campaign's file, then `tunefleet campaign start based`."
         assert held.reason.startswith(f"{needs} ./model cannot be trained; nothing was ordered.")
-        assert "config.json says eos_token_id: 5000, but the model has embeddings for 2048 tokens" in held.reason
+        assert "config.json has eos_token_id: 5000, but the model has embeddings for 2048 tokens" in held.reason
         assert (held.spent, bills.tasks) == (0.0, [])
         assert held.cycles == 1, "it is held at once, not after several failures"
 

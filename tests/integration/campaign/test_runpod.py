@@ -177,7 +177,7 @@ async def test_a_job_that_was_forgotten_is_not_sent_again_but_by_a_person(jobs: 
     await ask()
     jobs.script = [{"status": "GONE"}]
     for _ in range(3):
-        with pytest.raises(StepFailed, match="no longer knows the job job-1; no other is submitted"):
+        with pytest.raises(StepFailed, match="no longer knows job job-1; no other is submitted"):
             await ask()
     assert len(jobs.sent) == 1
     assert (await ask(retried=1)).job == "job-2"
@@ -379,7 +379,7 @@ async def test_the_step_waits_and_leaves_the_repository(jobs: Jobs, tmp_path: Pa
     assert told == []
     jobs.script = [{"status": "IN_PROGRESS"}]
     assert isinstance(await step.act(context, intent), Later)
-    assert told == ["merging the job job-1 at RunPod"]
+    assert told == ["merging job job-1 at RunPod"]
     jobs.script = [{**DONE, "executionTime": 2500}]
     assert await step.act(context, intent) == {"url": "hf://me/merged-one", "form": "model", "job": "job-1"}
     assert lines == ["RunPod has merged one (org/adapter) into me/merged-one"]

@@ -203,11 +203,11 @@ async def test_what_fails_has_its_sentence_and_no_token_is_told(place: Place, tm
     place.put("org/fitting", lora(BUILTIN, tmp_path / "fitting", target_modules=["q_proj"]))
     place.hub.repos["org/nothing"] = Repo()
     place.hub.repos["org/hidden"] = Repo(private=True)
-    with pytest.raises(StepFailed, match=r"has no access to .*org/none.*HF_TOKEN"):
+    with pytest.raises(StepFailed, match=r"org/none not found on the Hub, or not readable with this token.*HF_TOKEN"):
         await place.merged("org/fitting", "org/none")
     with pytest.raises(StepFailed, match=r"org/nothing contains neither an adapter"):
         await place.merged("org/nothing", "org/base")
-    with pytest.raises(StepFailed, match=r"has no access to .*org/hidden.*HF_TOKEN"):
+    with pytest.raises(StepFailed, match=r"org/hidden not found on the Hub, or not readable with this token.*HF_TOKEN"):
         await place.merged("org/hidden", "org/base", hf_token=SecretStr("hf_of_somebody_else"))
     with pytest.raises(StepFailed, match="lacks hf_token"):
         await place.merged("org/fitting", "org/base", runpod_send_token=False)

@@ -36,11 +36,10 @@ awake:
 @pytest.fixture
 def unit(tmp_path: Path, repository: Path) -> Path:
     """The unit in a home where Tunefleet and the campaigns lie as it says."""
-    python = tmp_path / "tunefleet" / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    # A link would make the interpreter look for its packages there.
-    python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
-    python.chmod(0o755)
+    command = tmp_path / "tunefleet" / ".venv" / "bin" / "tunefleet"
+    command.parent.mkdir(parents=True)
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable.replace("python", "tunefleet"))} "$@"\n')
+    command.chmod(0o755)
     (tmp_path / "campaigns").mkdir()
     text = (repository / "examples" / "campaign" / UNIT).read_text()
     unit = tmp_path / UNIT

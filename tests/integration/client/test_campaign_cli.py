@@ -55,7 +55,7 @@ def test_the_story_of_a_campaign_on_the_command_line(cli: Cli, engine: Engine, c
 
     state = engine.to(id_, StepName.WAIT)
     assert state is not None
-    asyncio.run(engine.repository.log(state, "info", "The task t-1 is placed."))
+    asyncio.run(engine.repository.log(state, "info", "Task t-1 is placed."))
     asyncio.run(engine.repository.later(state, 4e9, "t-1 trains"))
     listed = cli("campaign", "list").out
     assert "wait: t-1 trains; next check in" in listed
@@ -64,7 +64,7 @@ def test_the_story_of_a_campaign_on_the_command_line(cli: Cli, engine: Engine, c
         assert word in shown, word
     log = cli("campaign", "logs", "story").out
     placed, waiting = log.splitlines()[-2:]
-    assert placed.endswith(" - story - INFO [cycle 0, wait] The task t-1 is placed.")
+    assert placed.endswith(" - story - INFO [cycle 0, wait] Task t-1 is placed.")
     assert " - story - INFO [cycle 0, wait] waiting: t-1 trains; next check in " in waiting
 
     assert cli("campaign", "pause", "story").out == "story is paused. admin paused it.\n"
@@ -90,7 +90,7 @@ def test_models_and_lineage(cli: Cli, engine: Engine, config: Path) -> None:
     assert cli("campaign", "rollback", "story", "--yes").out.startswith("Version 1 of story is promoted again. ")
     assert cli("models", "promote", "story", 2, "--yes").out.startswith("Version 2 of story is promoted. ")
     assert cli("models", "rollback", "admin/story", "--yes").out.startswith(
-        "Version 1 of story is promoted again. The publish target"
+        "Version 1 of story is promoted again. The campaign's publish target"
     )
     assert cli("campaign", "remerge", "story").out.startswith("Merging the model of cycle ")
     assert cli("campaign", "remerge", "story", "--cycle", 99).code != 0
@@ -103,7 +103,7 @@ def test_a_held_campaign_says_why_and_what_to_do(cli: Cli, engine: Engine, confi
     cli("campaign", "start", "--config", config, "story")
     id_ = cli("campaign", "show", "story", "--json").json["id"]
     asyncio.run(engine.repository.over_budget(engine.take(id_), BudgetError("10 are spent.", hint="Raise max_cost.")))
-    needs = "Needs you: correct the campaign's file, then `tunefleet campaign start story`."
+    needs = "Action required: correct the campaign's file, then `tunefleet campaign start story`."
     assert f"{needs} 10 are spent. Raise max_cost." in cli("campaign", "list").out
     assert needs in " ".join(cli("campaign", "show", "story").out.split())
     assert needs in cli("campaign", "logs", "story").out
@@ -129,7 +129,7 @@ def test_a_daemon_that_starts_again_lets_nothing_go_on_that_rests(
     _follow(client, specs, config.parent, Looks(), as_json=False)
     id_ = client.campaigns.get("story").id
     asyncio.run(engine.repository.over_budget(engine.take(id_), BudgetError("10 are spent.", hint="Raise max_cost.")))
-    needs = "Needs you: correct the campaign's file, then `tunefleet campaign start story`. 10 are spent."
+    needs = "Action required: correct the campaign's file, then `tunefleet campaign start story`. 10 are spent."
     stopped, paused = (f"Continue with `tunefleet campaign {verb} story`." for verb in ("start", "resume"))
     for status, way in (("held", needs), ("stopped", stopped), ("paused", paused)):
         if status == "stopped":
@@ -156,7 +156,7 @@ def test_every_fault_of_the_file_is_named_with_its_line(cli: Cli, tmp_path: Path
     assert "2 │   enabled: maybe" in refused.err
     assert "4 │   datasets: []" in refused.err
     missing = cli("campaign", "start", "--config", tmp_path / "none.yaml")
-    assert f"There is no file {tmp_path / 'none.yaml'}." in missing.err
+    assert f"File {tmp_path / 'none.yaml'} not found." in missing.err
 
 
 def test_a_known_campaign_starts_without_a_file(
@@ -166,7 +166,7 @@ def test_a_known_campaign_starts_without_a_file(
     cli("campaign", "start", "story", "--config", config)
     cli("campaign", "stop", "story", "--yes")
     assert cli("campaign", "start", "story").out == "story is active.\n"
-    assert "There is no file config.yaml." in cli("campaign", "start").err
+    assert "File config.yaml not found." in cli("campaign", "start").err
 
 
 def test_a_model_on_the_server_is_exported_even_after_its_task_is_gone(

@@ -60,7 +60,7 @@ def test_waiting_for_what_no_worker_can_run_says_why(
     task = client.tasks.list(limit=1).items[0]
     assert said.code == 10
     assert said.err.count(f"({task.id}) is unschedulable: ") == 1, said.err
-    assert f"tunefleet why {task.id}`; with --strict it is an error" in " ".join(said.err.split())
+    assert f"tunefleet why {task.id}`; to fail instead, use --strict" in " ".join(said.err.split())
     assert cli("submit", echo, "--wait", "--strict").code == 3, "refused before it is there"
 
 
@@ -238,7 +238,7 @@ def test_a_preview_fetches_the_data_that_was_pushed(cli: Cli, tmp_path: Path) ->
     assert cli("preview", document, "--json").json["total_rows"] == 1
     document.write_text(document.read_text().replace("asked.jsonl", "nothing"))
     absent = cli("preview", document)
-    assert (absent.code, "There is no artifact nothing" in absent.err) == (4, True)
+    assert (absent.code, "Artifact nothing not found" in absent.err) == (4, True)
     assert "tunefleet data ls" in absent.err
 
 

@@ -88,7 +88,7 @@ def test_no_secret_of_the_machine_is_in_the_archive(machine: Path) -> None:
 
 def test_an_archive_that_cannot_be_written_is_a_sentence(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["debug-dump", str(machine / "nowhere" / "dump.tar.gz")]) != 0
-    assert "Name another file" in capsys.readouterr().err
+    assert "Choose another file" in capsys.readouterr().err
 
 
 def test_a_setting_that_cannot_be_used_costs_nothing_but_its_own_part(

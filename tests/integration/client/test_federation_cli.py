@@ -66,7 +66,7 @@ def test_the_story_of_a_federation_on_the_command_line(running: Running, cli: Cl
 
     assert cli("federation", "rollback", made["id"], 1).code != 0, "nobody can be asked here"
     back = cli("federation", "rollback", made["id"], 1, "--yes").out
-    assert back == "Published version 1 again as version 3; workers fetch it with their next poll.\n"
+    assert back == "Published version 1 again as version 3; workers fetch it at their next poll.\n"
     assert "version 1 again" in cli("federation", "versions", made["id"]).out
     assert cli("federation", "pause", made["id"]).out == "gsm8k is paused.\n"
     assert cli("federation", "start", made["id"]).out == "gsm8k is running.\n"
@@ -84,7 +84,7 @@ def test_what_is_wrong_is_said_before_anything_is_made(cli: Cli, tmp_path: Path)
     assert "4 │ sync_evry_steps: 5" in wrong.err
     assert "did you mean sync_every_steps?" in wrong.err
     assert "needs 5 updates" in cli("federation", "create", "--strategy", "krum").err
-    assert "There is no file" in cli("federation", "create", tmp_path / "none.yaml").err
+    assert "none.yaml not found." in cli("federation", "create", tmp_path / "none.yaml").err
     assert "cannot be read" in cli("federation", "create", tmp_path).err
     assert cli("federation", "create", "--deadline", "soon").code != 0
     assert cli("federation", "ls", "--json").json == []

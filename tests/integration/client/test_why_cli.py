@@ -54,14 +54,14 @@ def test_why_of_a_task_that_has_its_turn_shows_the_score(cli: Cli, client: Clien
     assert "by-hand is busy" in cli("why", task_id).out
     token = hand.take(task_id)
     said = cli("why", task_id).out
-    assert "Attempt 1 on by-hand runs." in said
+    assert "Attempt 1 on by-hand is running." in said
     other = client.submit(ECHO).task_id
     assert f"; running {task_id}" in cli("why", other).out
     client.tasks.cancel(other)
-    assert re.search(r"^It runs on by-hand since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\.$", said, re.MULTILINE)
+    assert re.search(r"^Running on by-hand since \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\.$", said, re.MULTILINE)
     hand.finish(token)
     said = cli("why", task_id).out
-    assert "It has completed on by-hand." in said
+    assert "Completed on by-hand." in said
     assert "ended (finished)" in said
 
 
@@ -77,7 +77,7 @@ def test_why_of_a_task_that_has_ended_says_how(
     hand.finish(hand.take(first))
     for task_id, said in (
         (failed.task_id, "It has failed (bad input): There is no such file."),
-        (stopped.task_id, "It was cancelled on request."),
+        (stopped.task_id, "Cancelled on request."),
         (second, "It was skipped (condition unmet): "),
     ):
         shown = " ".join(cli("why", task_id).out.split())

@@ -58,7 +58,7 @@ def test_workflows_are_listed_with_their_tasks(cli: Cli, client: Client, hand: H
     assert [flow.id for flow in newest] == [two.workflow.id]
     assert "There are more" in cli("ls", "-w", "-n", 1).out
     tasks = cli("ls").out
-    assert tasks.split("\n")[0].split()[:2] == ["TASK", "WORKFLOW"]
+    assert tasks.split("\n")[0].split()[:2] == ["RUN", "WORKFLOW"]
     assert re.search(rf"^{one.task_id}\s+{one.workflow.id} ", tasks, re.MULTILINE)
     for flow in (one, two):
         client.workflows.cancel(flow.workflow.id)

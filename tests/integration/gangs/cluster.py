@@ -5,6 +5,7 @@ Each namespace, and each end of a cable in it, has this process's number in its 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -190,8 +191,9 @@ class Cluster:
     def kill_ranks(self, name: str, task_id: str) -> None:
         """Kill what computes on one machine, as its kernel would without memory."""
         for process in self.processes(name, task_id):
-            if "tunefleet.workloads.entrypoint" in process.cmdline():
-                process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):  # also a zombie: it has ended meanwhile
+                if "tunefleet.workloads.entrypoint" in process.cmdline():
+                    process.kill()
 
     def kill_machine(self, name: str, task_id: str) -> None:
         """Take a machine out of the network, and kill all that runs there."""

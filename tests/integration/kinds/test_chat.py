@@ -130,7 +130,7 @@ def test_a_session_outlives_its_process_and_who_leaves_takes_nothing_along(
     pieces = client.tasks.chat(task_id, question("Tell me all.", max_tokens=480, temperature=1.0, seed=1))
     next(pieces)
     os.kill(process["pid"], signal.SIGKILL)
-    with pytest.raises(ConflictError, match="restarted during the answer"):
+    with pytest.raises(ConflictError, match="died during the answer"):
         list(pieces)
     again, _ = said(client, task_id, question("A train has 12 cars.", **greedy))
     assert again == first

@@ -98,7 +98,7 @@ def test_a_reward_that_is_none_is_refused_with_the_way_out(bench: Bench, judge: 
     wrong = spec(judge)
     wrong["reward_model"]["positive_label"] = "happy"
     said = bench.error(wrong)
-    assert "`reward_model.positive_label` names 'happy'" in said
+    assert "`reward_model.positive_label` is 'happy'" in said
     assert "Its labels: NEGATIVE, POSITIVE." in said
 
 

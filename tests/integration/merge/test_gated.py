@@ -50,9 +50,9 @@ def test_a_gated_model_names_its_licence_page_and_the_variable(hub: Hub, monkeyp
         hub_files.resolve("meta/gated", "model")
     monkeypatch.setenv("HF_TOKEN", "reader")
     assert hub_files.resolve("meta/gated", "model").path == "meta/gated"
-    with pytest.raises(ModelError, match=r"or it is private.*HF_TOKEN"):
+    with pytest.raises(ModelError, match=r"or is private.*HF_TOKEN"):
         hub_files.resolve("meta/secret", "model")
-    with pytest.raises(DataError, match="no dataset 'meta/none'"):
+    with pytest.raises(DataError, match="Dataset 'meta/none' does not exist"):
         hub_files.resolve("meta/none", "dataset")
 
 
@@ -102,7 +102,7 @@ def test_an_adapter_of_the_hub_is_fetched_by_a_merge_and_by_what_answers(
     assert (Path(found.path) / "adapter_config.json").read_bytes() == (adapter / "adapter_config.json").read_bytes()
     refused = merge(base, {"path": "org/none"}, inputs={"model.adapters.0.path": None})
     assert refused.code == 2
-    assert "There is no model 'org/none' on the Hub" in (refused.status.error or "")
+    assert "Model 'org/none' does not exist on the Hub" in (refused.status.error or "")
 
 
 def test_a_commit_of_an_adapter_is_taken_whatever_is_there_by_now(

@@ -35,7 +35,7 @@ async def test_a_promoted_model_is_told(lab: Lab, receiver: Receiver) -> None:
     await repository.register(state, NewVersion(Stage.PROMOTED, "model", {}, reason="It is better by 0.1."))
     (said,) = await told(lab, receiver)
     assert (said["event"], said["title"]) == ("promoted", "daily: version 1 is promoted")
-    assert said["text"] == "Version 1 of the model daily is promoted: It is better by 0.1."
+    assert said["text"] == "Version 1 of model daily is promoted: It is better by 0.1."
     assert said["campaign"] == {
         "id": id_, "name": "daily", "owner": "admin", "cycle": 0, "step": None, "version": 1,
     }  # fmt: skip
@@ -52,7 +52,7 @@ async def test_a_failed_cycle_is_told_once_and_a_held_campaign_with_the_way_out(
     first, second = await told(lab, receiver)
     assert (first["event"], second["event"]) == ("failed", "failed")
     assert first["title"] == "daily: cycle 0 failed"
-    assert first["text"].startswith("Cycle 0 of the campaign daily failed in its step data: prep_task_failure.")
+    assert first["text"].startswith("Cycle 0 of campaign daily failed in its step data: prep_task_failure.")
     assert second["title"] == "daily is held"
     assert "2 cycles failed in a row." in second["text"]
     assert second["command"] == "tunefleet campaign retry daily"
@@ -78,7 +78,7 @@ async def test_a_task_that_cannot_be_cancelled_is_told_once_for_many_tries(lab: 
         await repository.not_cancelled(left, "Gradients answers 500.")
     (said,) = await told(lab, receiver)
     assert (said["event"], said["title"]) == ("failed", "daily: a task could not be cancelled")
-    assert "The task of cycle 0 of the campaign daily could not be cancelled, and may still cost money" in said["text"]
+    assert "The task of cycle 0 of campaign daily could not be cancelled, and may still cost money" in said["text"]
     assert "Gradients answers 500." in said["text"]
     shown = await service.get(lab.core, lab.admin, id_)
     assert "could not be cancelled" in (shown.cycle_list[0].waiting or "")

@@ -42,7 +42,7 @@ async def test_a_training_that_is_done_is_told_whole_and_signed(lab: Lab, receiv
     assert not verified(seen, secret, lab.clock.wall + 301.0), "somebody sends it again"
     said = seen.json
     assert said["id"] == seen.headers["webhook-id"] == told.id
-    assert said["text"] == ("The run train is complete. It ran 3h 5m on gpu-1. Its last loss was 0.75, at step 4.")
+    assert said["text"] == ("Run train is complete. It ran for 3h 5m on gpu-1. Its last loss was 0.75, at step 4.")
     assert (said["title"], said["command"]) == ("train is complete", f"tunefleet show {task_id}")
     assert said["url"] == f"https://fleet.example.org/api/v1/tasks/{task_id}"
     assert (said["task"]["loss"], said["task"]["step"], said["task"]["runtime_s"]) == (0.75, 4, 11100.0)
@@ -52,7 +52,7 @@ async def test_a_training_that_is_done_is_told_whole_and_signed(lab: Lab, receiv
     ("reason", "error", "event", "text"),
     [
         ("bad_input", "The dataset has no field text", "failed", "failed: an input named in its workflow file is"),
-        ("disk_full", None, "failed", "failed: the disk is full. It ran 1m 15s on w1."),
+        ("disk_full", None, "failed", "failed: the disk is full. It ran for 1m 15s on w1."),
         ("diverged", "see https://u:pw@example.org/x", "failed", "see https://****@example.org/x. It ran"),
     ],
 )
@@ -107,7 +107,7 @@ async def test_a_pause_a_stall_and_a_lost_worker_are_told(lab: Lab, receiver: Re
     # Two things of one moment: the worker itself belongs to somebody else.
     assert receiver.events == ["stalled", "worker_lost"]
     assert "Its last output was 15m ago" in receiver.taken[0].json["text"]
-    assert receiver.taken[1].json["text"].startswith("The run train lost its worker: w1 does not respond. It waits")
+    assert receiver.taken[1].json["text"].startswith("Run train lost its worker: w1 does not respond. The run waits")
 
     await worker.register()
     await control.pause(lab.core, lab.admin, task_id)
@@ -142,7 +142,7 @@ async def test_all_that_one_transaction_ends_is_told(lab: Lab, receiver: Receive
     assert set(by_task) == {None, first, second}
     assert {each["event"] for each in by_task.values()} == {"worker_lost"}
     assert by_task[None]["worker_id"] == "box"
-    assert by_task[first]["text"].startswith("The run hello was interrupted: its worker does not respond.")
+    assert by_task[first]["text"].startswith("Run hello was interrupted: its worker does not respond.")
     assert by_task[first]["text"].endswith("It will be retried.")
     # The ids are those of the event feed: whoever reads it there finds the same.
     assert [each.event_id for each in told] == sorted(each.event_id for each in told)
@@ -286,14 +286,14 @@ async def test_what_cannot_be_used_is_refused_at_once(lab: Lab, data: Path) -> N
         "mailto:a@b.c?bcc=x@y.z",
         "https://a b/",
     ):
-        with pytest.raises(InputError, match="The address must"):
+        with pytest.raises(InputError, match="The URL must"):
             await channel(lab, to)
     with pytest.raises(InputError, match="does not support the format slack"):
         await channel(lab, "mailto:a@b.c", format="slack")
     with pytest.raises(InputError, match="not signed"):
         await channel(lab, "https://hooks.slack.com/services/x", secret=new_secret())
     await channel(lab, "https://example.org/hook", secret=new_secret())
-    with pytest.raises(ConflictError, match="The channel team already exists"):
+    with pytest.raises(ConflictError, match="Channel team already exists"):
         await channel(lab, "https://example.org/hook")
     assert not is_signing_secret("whsec_short")
     lab.core.close()

@@ -285,7 +285,7 @@ def test_a_second_worker_with_an_id_is_refused_by_name_be_the_first_alive_or_not
         second = here.worker("twin", RESULTS_DIR=str(here.folder / f"elsewhere-{alive}"))
         _, said = second.communicate(timeout=90)
         assert second.returncode == 1
-        assert "The worker id twin is bound to the results folder" in said
+        assert "Worker id twin is bound to the results folder" in said
         assert "WORKER_ID" in said
         if alive:
             task_id = here.submit()

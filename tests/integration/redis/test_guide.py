@@ -154,7 +154,7 @@ def test_a_worker_waits_for_a_server_that_has_not_said_where_it_is(
     worker = here.worker("early", ORCHESTRATOR_BASE_URL="")
     assert worker.stderr is not None
     line = next(line for line in worker.stderr if "Waiting for the server's address" in line)
-    assert "No server has published its address in Redis. Or set TUNEFLEET_SERVER_URL." in line
+    assert "No server has published its URL in Redis. Or set TUNEFLEET_SERVER_URL." in line
     here.start()
     until(lambda: here.online("early"), "the registration")
 
@@ -170,6 +170,6 @@ def test_a_worker_that_does_not_reach_the_files_takes_no_task_that_needs_them(
     until(lambda: here.completed(light), "a task without files")
     task_id = with_a_file(here)
     why = until(lambda: here.client.tasks.get(task_id).why, "a reason")
-    assert "the server does not respond at http://127.0.0.1:9, from where files of tasks are fetched" in why
+    assert "the server does not respond at http://127.0.0.1:9, where it fetches task files" in why
     assert "set TUNEFLEET_SERVER_URL on the worker" in why
     assert here.status(task_id) == "queued"

@@ -165,21 +165,19 @@ def test_a_changed_lock_makes_an_environment_stale_and_its_kind_unavailable_unti
     lock.write_text(before.replace("layered==1.0", "layered==7.0"), encoding="utf-8")
     assert "test-layer" not in envs.ready()
     assert executor.unavailable_reason() == (
-        "The environment 'test-layer' is out of date (its lock has changed): tunefleet env create test-layer."
+        "Environment 'test-layer' is out of date (its lock has changed): tunefleet env create test-layer."
     )
     with pytest.raises(MachineError, match="out of date"):
         executor.job(offer, launch="launch-1", inputs={})
     # What pip cannot install is never taken for an environment.
     with pytest.raises(MachineError, match=r"No matching distribution found for layered==7\.0"):
         build.create("test-layer", say=lambda _: None)
-    assert str(executor.unavailable_reason()).startswith("The environment 'test-layer' is not finished")
+    assert str(executor.unavailable_reason()).startswith("Environment 'test-layer' is not finished")
     lock.write_text(before.replace("layered==1.0", "layered==1.1"), encoding="utf-8")
     assert build.create("test-layer", say=lambda _: None).ready
     assert executor.unavailable_reason() is None
     monkeypatch.setattr(sys, "prefix", "/elsewhere")
-    assert str(executor.unavailable_reason()).startswith(
-        "The environment 'test-layer' is out of date (it was created for "
-    )
+    assert str(executor.unavailable_reason()).startswith("Environment 'test-layer' is out of date (it was created for ")
 
 
 @pytest.mark.proof

@@ -104,7 +104,7 @@ def test_a_copy_of_a_data_folder_does_not_serve_beside_it(trio: Trio) -> None:
     shutil.copy(trio.folder / "data0" / "server.id", trio.folder / "data1")
     trio.begin(1)
     assert trio.processes[1].wait(60) == 1
-    assert "Another server has the id srv-" in trio.log(1)
+    assert "Another server has the same id srv-" in trio.log(1)
     until(lambda: trio.leader() == 0)
     assert trio.answers(0)
 

@@ -34,7 +34,7 @@ def way(
         pytest.param(None, "failed (exit code 127); its log is", id="not there"),
         pytest.param(
             "#!/bin/sh\nexec sleep 600\n",
-            "workers of 0 of its 1 nodes connected within 1 s (cancelled; its log is",
+            "only 0 of its 1 nodes connected within 1 s (cancelled; its log is",
             id="hangs",
             marks=pytest.mark.proof,
         ),

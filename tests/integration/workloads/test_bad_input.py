@@ -175,7 +175,7 @@ def test_a_full_disk(options: dict[str, Any], train: Any, tmp_path: Path, monkey
 def test_a_disk_that_will_not_suffice_is_told_before_the_training(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tunefleet.runtime.disk_check.shutil.disk_usage", lambda _: SimpleNamespace(free=64 << 20))
     ended = train({"training": {"save_strategy": "steps", "save_steps": 1}})
-    refused(ended, "The training needs", "2 kept", "0.06 GiB are free", "save_total_limit", kind="disk")
+    refused(ended, "The training run needs", "2 kept", "0.06 GiB are free", "save_total_limit", kind="disk")
     assert not list(ended.folder.checkpoints_dir.glob("checkpoint-*"))
     metrics = (ended.folder.journal_dir / f"{ended.launch}.jsonl").read_text()
     assert '"type":"metric"' not in metrics

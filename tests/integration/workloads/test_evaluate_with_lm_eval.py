@@ -38,10 +38,10 @@ RUN = """
 import sys
 from pathlib import Path
 from tunefleet.trainer_control import session
-from tunefleet.workloads import run
+from tunefleet.workloads import entrypoint
 for folder in sys.argv[1:]:
     session._sessions.clear()
-    run.main(Path(folder))
+    entrypoint.main(Path(folder))
 """
 ROWS = """
 dataset_path: json

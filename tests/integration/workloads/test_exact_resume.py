@@ -205,7 +205,7 @@ def test_weights_are_those_of_a_training_that_was_never_killed(
     assert broken.series() == straight.series()
     assert broken.digests() == straight.digests()
     assert broken.texts() == straight.texts()
-    again = broken.folder.log.read_text().count("tokenized rows of an earlier launch")
+    again = broken.folder.log.read_text().count("tokenized rows from an earlier launch")
     tables = 1 + ("jsonl_path" not in spec["data"]) + (case == "packing")
     assert again == tables, "the second launch tokenises nothing"
     assert not broken.folder.tokens_dir.exists(), "and what it has spared is no more of use"

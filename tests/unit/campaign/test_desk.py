@@ -38,7 +38,7 @@ def test_a_paid_model_is_not_lost_because_a_worker_was(
     error = failure_of(task, "candidate-0")
     assert type(error) is kind
     assert getattr(error, "transient", None) is transient
-    assert "candidate-0: the task task-1 has failed: torn" in str(error)
+    assert "candidate-0: task task-1 has failed: torn" in str(error)
 
 
 def version_of(base: Base, merge: dict[str, Any]) -> ModelVersion:

@@ -207,7 +207,7 @@ async def test_an_order_is_asked_for_where_it_was_placed_whatever_is_set_by_now(
         assert found.cycle is not None
         assert (found.cycle.status, found.cycle.step) == ("running", "wait")
         assert "Restore the configuration of gradients" in (found.cycle.error or "")
-        assert (found.cycle.error or "").startswith("Needs you: `tunefleet campaign retry daily`. ")
+        assert (found.cycle.error or "").startswith("Action required: `tunefleet campaign retry daily`. ")
     assert "local" not in asked
     assert ours.orders == ours.cancelled == []
 
@@ -217,11 +217,11 @@ async def test_an_order_is_asked_for_where_it_was_placed_whatever_is_set_by_now(
     [
         (
             NeedsYou("It is gone.", hint="Look there first."),
-            "Needs you: `tunefleet campaign retry daily`. It is gone. ",
+            "Action required: `tunefleet campaign retry daily`. It is gone. ",
         ),
         (
             NeedsYou("It is gone.", verb="retry --from upload"),
-            "Needs you: `tunefleet campaign retry daily --from upload`.",
+            "Action required: `tunefleet campaign retry daily --from upload`.",
         ),
         (StepFailed("It is slow."), "It is slow."),
     ],
@@ -238,7 +238,7 @@ async def test_a_step_that_needs_a_person_says_what_to_type(lab: Lab, error: Ste
     lab.clock.advance(120)
     held = await run(lab, id_, Shop(), step)
     assert (held.reason or "").startswith(
-        said if isinstance(error, NeedsYou) else "Needs you: `tunefleet campaign retry"
+        said if isinstance(error, NeedsYou) else "Action required: `tunefleet campaign retry"
     )
 
 
@@ -250,7 +250,7 @@ async def test_an_order_whose_fate_nobody_knows_says_what_to_type(lab: Lab) -> N
     shop.find_error = InputError("It cannot be told.")
     found = await run(lab, id_, shop)
     assert found.cycle is not None
-    assert found.cycle.error == "Needs you: `tunefleet campaign retry daily`. It cannot be told."
+    assert found.cycle.error == "Action required: `tunefleet campaign retry daily`. It cannot be told."
     texts = [each.text for each in (await history.read_log(lab.core, lab.admin, id_)).lines]
     assert f"looking up the order {id_}/0 at played" in texts
 

@@ -76,7 +76,7 @@ async def test_a_merge_that_fails_is_tried_again_and_no_training_is_ordered(
     monkeypatch.setattr(task_client, "FIRST_POLL_S", 0.0)
     id_, shop, server = await made(lab), Shop(), Server("worker_lost", "bad_input", None, None)
     found = await go_on(lab, id_, shop, server)
-    assert "merge: the task merge-0 has failed: it says worker_lost" in (merge_of(found).error or "")
+    assert "merge: task merge-0 has failed: it says worker_lost" in (merge_of(found).error or "")
     assert found.cycle is not None
     assert found.cycle.status == "running"
     assert found.cycle.retry_at is not None

@@ -102,7 +102,7 @@ def test_a_task_that_has_no_worker_yet_is_waited_for() -> None:
         (
             "queued",
             "unschedulable: no worker is registered.",
-            "for a worker: task-merge is queued (unschedulable: no worker is registered); needs you: "
+            "for a worker: task-merge is queued (unschedulable: no worker is registered); action required: "
             "`tunefleet why task-merge` shows what each worker lacks",
         ),
         ("running", None, None),

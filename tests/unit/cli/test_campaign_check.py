@@ -57,7 +57,7 @@ def test_what_is_elsewhere_is_named_as_not_checked(
     assert any("yahma/alpaca-cleaned" in text for text in daily["unchecked"])
     assert any("model_repo" in text for text in daily["unchecked"])
     assert any("server" in text for text in daily["unchecked"])
-    assert found["chats"]["next"] == "nothing: not enabled"
+    assert found["chats"]["next"] == "nothing (not enabled)"
 
 
 def test_what_gradients_could_not_go_on_with_is_told_before_anything_is_paid_for(

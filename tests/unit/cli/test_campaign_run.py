@@ -14,7 +14,7 @@ from tunefleet.cli.campaigns.run import _follow
 from tunefleet.lifecycle.cycle import CampaignStatus
 from tunefleet.schemas.campaign import CampaignLog, CampaignView
 
-NEEDS = "Needs you: `tunefleet campaign start daily`. 10 are spent."
+NEEDS = "Action required: `tunefleet campaign start daily`. 10 are spent."
 
 
 class Looks(threading.Event):

@@ -55,7 +55,7 @@ def test_a_whole_model_is_not_called_an_adapter() -> None:
     assert "adapter" not in lines
 
 
-NEEDS = "Needs you: `tunefleet campaign retry daily`. The job was lost."
+NEEDS = "Action required: `tunefleet campaign retry daily`. The job was lost."
 SOON = NOW + timedelta(minutes=9)
 
 

@@ -119,7 +119,7 @@ def test_commands_are_never_put_to_the_model(
     told = capsys.readouterr()
     assert "/system TEXT" in told.out
     assert [line.split(".")[0] for line in told.err.splitlines()] == [
-        "Unknown command /halp", "/system needs a text", "/temperature needs a number from 0 to 100",
+        "Unknown command /halp", "/system needs a prompt", "/temperature needs a number from 0 to 100",
     ]  # fmt: skip
     assert len(client.asked) == 2
     assert client.said(0) == [("system", "Be brief."), ("user", "one")]

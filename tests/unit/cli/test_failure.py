@@ -24,10 +24,10 @@ spec:
 
 
 def test_a_sentence_and_the_way_out(capsys: pytest.CaptureFixture[str]) -> None:
-    assert error_display.report(NotFoundError("There is no run x.", hint="`tunefleet ls` lists them.")) == 4
+    assert error_display.report(NotFoundError("Run x not found.", hint="`tunefleet ls` lists them.")) == 4
     said = capsys.readouterr()
     assert said.out == ""
-    assert said.err == "Error: There is no run x.\n       `tunefleet ls` lists them.\n"
+    assert said.err == "Error: Run x not found.\n       `tunefleet ls` lists them.\n"
 
 
 def test_a_fault_shows_its_line_with_a_caret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -92,7 +92,7 @@ def test_uninstall_never_takes_data_by_itself(data: Path, home: Path, capsys: py
     assert (home / "client.json").exists()
     assert run(["uninstall", "--yes"]) == 0
     said = capsys.readouterr().out
-    assert "keep; remove with --data" in said
+    assert "kept; remove with --data" in said
     assert not home.exists()
     assert (data / "tunefleet.db").exists()
     lock = FileLock(data / "lock")

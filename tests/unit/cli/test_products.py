@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tunefleet.cli.models.push import folder_of
+from tunefleet.cli.models.push import folder_of, verification_text
 from tunefleet.errors import ConflictError, Fault, SpecError
 from tunefleet.integrations.publishing import products
 from tunefleet.schemas.api import ArtifactView, SubmitRequest, TaskDetail
@@ -56,7 +56,7 @@ def export(server: Server, *, shown: bool) -> str:
 
 
 def test_a_merge_that_no_worker_could_run_is_refused_at_once() -> None:
-    fault = Fault("spec.resources", "no worker could run the task tune-gguf: unschedulable: w1 lacks gguf.", 3, 1)
+    fault = Fault("spec.resources", "no worker could run task tune-gguf: unschedulable: w1 lacks gguf.", 3, 1)
     server = Server(SpecError([fault]))
     said = export(server, shown=True)
     assert server.asked[0].strict
@@ -72,3 +72,19 @@ def test_each_form_of_a_task_goes_to_a_folder_of_its_own() -> None:
     """So that three exports, one after the other, are not refused because of each other."""
     forms: tuple[products.Form, ...] = ("as-is", "merged", "gguf")
     assert [str(folder_of("my/run", form)) for form in forms] == ["my-run", "my-run-merged", "my-run-gguf"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "result", "shown"),
+    [
+        ("merge", {"verification": {"relative_error": 0.00212, "tolerance": 0.04}}, "error 0.002, tolerance 0.04)"),
+        ("merge", {"verification": None}, "The merged model was not verified."),
+        ("merge", {"verification": {"relative_error": 0.0, "tolerance": 0.0}}, ""),
+        ("lora_sft", {}, ""),
+    ],
+)  # fmt: skip
+def test_an_export_shows_how_far_the_merged_model_deviates(kind: str, result: dict[str, Any], shown: str) -> None:
+    merge = task("task-m", "completed").model_copy(update={"kind": kind, "result": {"result": result}})
+    said = verification_text(merge)
+    assert said.endswith(shown + ("." if shown.endswith(")") else ""))
+    assert bool(said) == bool(shown)

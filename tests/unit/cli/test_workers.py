@@ -63,5 +63,5 @@ def test_a_worker_is_meant_by_its_id_or_a_beginning_that_no_other_has() -> None:
     with pytest.raises(ConflictError, match="Several workers begin with la") as caught:
         one_worker(client, "la")
     assert caught.value.hint == "Name one of them: lab, lab-2, lab-3."
-    with pytest.raises(NotFoundError, match="no worker attic"):
+    with pytest.raises(NotFoundError, match="Worker attic not found"):
         one_worker(client, "attic")

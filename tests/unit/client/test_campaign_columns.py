@@ -199,7 +199,7 @@ def test_an_id_that_the_hub_cannot_have_is_refused(tmp_path: Path, key: str, nam
         ("builtin:gsm8k", None, None),
         ("org/more/rows", "has more than one slash", "name a dataset as ORG/NAME, or a file with path"),
         ("./gone.jsonl", "is a path", "name a dataset as ORG/NAME, or a file with path"),
-        ("./rows.jsonl", "is a path", "write path: ./rows.jsonl"),
+        ("./rows.jsonl", "is a path", "set path: ./rows.jsonl"),
     ],
 )
 def test_a_name_is_that_of_a_dataset_of_the_hub(tmp_path: Path, named: str, said: str | None, hint: str | None) -> None:

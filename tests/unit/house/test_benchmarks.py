@@ -66,13 +66,13 @@ def test_the_page_shows_figures_verdicts_circumstances_and_reasons() -> None:
     text = page.render(result(row("dispatch", "BROKEN"), row("dispatch", "kept", "others")), said)
     assert "| tasks [1] | 2.00 [1.00, 3.00] 1/s | Celery 5.7.0 | 2.00 [1.00, 3.00] 1/s |" in text
     assert "**BROKEN**" in text
-    assert "others took 40 % of the processors" in text
+    assert "other processes used 40 % of the CPU" in text
     assert f"### {WORDS['dispatch']}\n\nThe *cause*.\n" in text
     assert text.count("**not measured**") == len(WORDS) - 1
 
 
 def test_a_broken_budget_without_a_reason_is_not_called_met() -> None:
-    assert "The reason is not written yet." in page.render(result(row("dispatch", "BROKEN")), {})
+    assert "The reason is not documented yet." in page.render(result(row("dispatch", "BROKEN")), {})
 
 
 def test_a_name_that_is_none_is_refused() -> None:

@@ -58,9 +58,9 @@ def test_a_promoted_version_is_only_ever_succeeded() -> None:
 @pytest.mark.parametrize(
     ("verb", "text"),
     [
-        ("retry", "Needs you: `tunefleet campaign retry daily`. It failed."),
-        ("retry --from upload", "Needs you: `tunefleet campaign retry daily --from upload`. It failed."),
-        ("start", "Needs you: correct the campaign's file, then `tunefleet campaign start daily`. It failed."),
+        ("retry", "Action required: `tunefleet campaign retry daily`. It failed."),
+        ("retry --from upload", "Action required: `tunefleet campaign retry daily --from upload`. It failed."),
+        ("start", "Action required: correct the campaign's file, then `tunefleet campaign start daily`. It failed."),
     ],
 )
 def test_what_a_person_has_to_type_is_said_first(verb: str, text: str) -> None:

@@ -94,7 +94,7 @@ async def test_who_leaves_and_who_does_not_read_are_told_to_the_worker(lab: Lab)
 async def test_turns_are_bounded_and_end_with_the_task_the_silence_and_the_server(lab: Lab) -> None:
     task_id, worker, _attempt, token = await running(lab)
     turns = [await chat.begin(lab.core, lab.admin, task_id, HELLO) for _ in range(chat.MAX_TURNS)]
-    with pytest.raises(ConflictError, match="are already open"):
+    with pytest.raises(ConflictError, match="is already answering"):
         await chat.begin(lab.core, lab.admin, task_id, HELLO)
     other = await lab.actor("other", "member")
     with pytest.raises(ForbiddenError):

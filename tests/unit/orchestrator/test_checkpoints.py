@@ -220,5 +220,5 @@ async def test_a_checkpoint_of_a_removed_worker_is_refused(lab: Lab) -> None:
     await worker.finish(offer.token, "failed", "bad_input", error="No.")
     await lab.sweep(lab.core.settings.lost_after_s + 2)
     await workers.remove(lab.core, lab.admin, "w1")
-    with pytest.raises(ConflictError, match=r"The checkpoint 8 of .* no longer exists"):
+    with pytest.raises(ConflictError, match=r"Checkpoint 8 of .* no longer exists"):
         await reruns.resume(lab.core, lab.admin, task_id)

@@ -73,8 +73,8 @@ async def test_fault_30_a_lone_gpu_task_does_not_wait_for_the_worker_that_rests(
     assert await autoscaling.run_once(lab.core) == 1
     assert await resting(lab) == set()
     assert caplog.messages == [
-        "The worker gpu is on standby: requested by admin.",
-        "The worker gpu is activated: no active worker can run a pending task.",
+        "Worker gpu is on standby: requested by admin.",
+        "Worker gpu is activated: no active worker can run a pending task.",
     ]
     assert [offer.task_id for offer in await gpu.offers()] == [task_id]
     assert (await cpu.exchange()).offers == ()
@@ -95,8 +95,8 @@ async def test_an_idle_worker_rests_and_comes_back_when_the_queue_grows(
     await idle(lab, 70, one, two)
     assert await resting(lab) == set()
     rests, comes = caplog.messages
-    assert re.fullmatch(r"The worker w1 is on standby: idle for \d+ s, and the queue length is 0\.", rests)
-    assert comes == "The worker w1 is activated: the queue length is 2."
+    assert re.fullmatch(r"Worker w1 is on standby: idle for \d+ s, and the queue length is 0\.", rests)
+    assert comes == "Worker w1 is activated: the queue length is 2."
 
 
 async def test_a_worker_that_works_or_is_cordoned_is_left_alone(lab: Lab) -> None:

@@ -348,7 +348,7 @@ async def test_a_fleet_that_cannot_run_all_parts_at_a_time_is_told_of(lab: Lab) 
     request = SubmitRequest(document=orjson.dumps(document).decode())
     made = await workflows.submit(lab.core, lab.admin, request)
     told = "a federation of 3 parts, of which this fleet runs 1 at a time: a round needs 2 at the same time, so"
-    assert [each.startswith(f"The task train is {told}") for each in made.warnings] == [True]
+    assert [each.startswith(f"Task train is {told}") for each in made.warnings] == [True]
     with pytest.raises(SpecError, match="a round needs 2 at the same time, so it waits"):
         await workflows.submit(lab.core, lab.admin, request.model_copy(update={"strict": True}))
     await lab.online("w2")

@@ -94,7 +94,7 @@ async def test_nobody_begins_before_all_have_accepted_and_then_all_know_where_th
     (shown,) = task.attempt_list
     assert [node.worker_id for node in shown.nodes] == [head.id, member.id]
     told = await explain.of_task(lab.core, lab.admin, task_id)
-    assert told.attempts == (f"Attempt 1 on {head.id}, {member.id} runs.",)
+    assert told.attempts == (f"Attempt 1 on {head.id}, {member.id} is running.",)
 
 
 async def test_a_worker_that_does_not_come_costs_the_others_nothing_and_is_named(lab: Lab) -> None:
@@ -113,7 +113,7 @@ async def test_a_worker_that_does_not_come_costs_the_others_nothing_and_is_named
     told = [
         each for each in await live_feed.events_after(lab.core, lab.admin, 0, limit=100) if each.kind == "task.message"
     ]
-    assert [f"The worker {absent.id} did not accept node 1 in time" in each.data["message"] for each in told] == [True]
+    assert [f"Worker {absent.id} did not accept node 1 in time" in each.data["message"] for each in told] == [True]
     (again, other), _ = await offered(lab, workers)
     assert absent.id not in {again.id, other.id}
 

@@ -83,7 +83,7 @@ async def test_nobody_joins_a_project_that_rests(lab: Lab) -> None:
     boss = await member(lab, "red", role="admin")
     made = await enrollment.create(lab.core, boss, InvitationCreate(), URL)
     await projects.change(lab.core, lab.admin, "red", ProjectChange(archived=True))
-    with pytest.raises(AuthError, match="The project red is archived"):
+    with pytest.raises(AuthError, match="Project red is archived"):
         await _join(lab, made.token)
     await projects.change(lab.core, lab.admin, "red", ProjectChange(archived=False))
     await _join(lab, made.token)
@@ -115,7 +115,7 @@ async def test_what_an_invitation_binds_holds_at_each_registration(lab: Lab) -> 
     reply = await _join(lab, made.token)
     assert (reply.worker_id, reply.tags, reply.owner) == ("gpu-3", ("lab",), "gpu-3")
     actor = await api_keys.authenticate(lab.core, "tf_mine")
-    with pytest.raises(ForbiddenError, match="valid only for the worker gpu-3"):
+    with pytest.raises(ForbiddenError, match="valid only for worker gpu-3"):
         await FakeWorker(lab, id="gpu-4", actor=actor).register()
     await FakeWorker(lab, id="gpu-3", actor=actor).register(capabilities=capabilities(tags=("secret-lab",)))
     view = await workers.get(lab.core, lab.admin, "gpu-3")

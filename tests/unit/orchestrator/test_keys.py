@@ -88,7 +88,7 @@ async def test_only_admins_manage_keys(lab: Lab) -> None:
 
 
 async def test_who_has_no_key_is_given_no_login_code(lab: Lab) -> None:
-    with pytest.raises(ForbiddenError, match="needs an API key"):
+    with pytest.raises(ForbiddenError, match="requires an API key"):
         await api_keys.create_login_code(lab.core, replace(lab.admin, key_id="camp-0123456789ab"))
 
 

@@ -102,7 +102,7 @@ async def test_a_restarted_leader_need_not_wait_for_itself(lab: Lab, other: Serv
 async def test_of_two_with_one_name_the_later_one_is_told_and_goes(lab: Lab, other: ServerContext) -> None:
     first, copy = Election(lab.core, "srv-a", None), Election(other, "srv-a", None)
     await passes(lab, 5, first)
-    with pytest.raises(TwinError, match="Another server has the id srv-a too") as told:
+    with pytest.raises(TwinError, match="Another server has the same id srv-a") as told:
         await passes(lab, 20, copy, first)
     assert "server.id" in str(told.value.hint)
     await copy.close()

@@ -53,7 +53,7 @@ async def test_a_task_waits_for_the_one_whose_weights_it_loads_and_keeps_it(pipe
     await pipe.end(offer, {"ok": True})
     (offer,) = await pipe.take()
     assert (offer.task_id, offer.spec["checkpoint"]["load"]) == (reader.id, {"taskId": made})
-    needed = f"The run {reader.id} still needs the result"
+    needed = f"Run {reader.id} still needs the result"
     for verb, id_ in ((tasks.remove, made), (workflows.remove, first.id)):
         with pytest.raises(ConflictError, match=needed):
             await verb(core, admin, id_)
@@ -110,7 +110,7 @@ async def test_a_repeated_task_keeps_what_its_links_lead_to(pipe: Pipelines) -> 
     again = await reruns.retry(core, admin, (await pipe.task(flow, "second")).id)
     (reader,) = again.tasks
     assert (reader.status, reader.depends_on) == ("queued", (offer.task_id,))
-    with pytest.raises(ConflictError, match=f"The run {reader.id} still needs the result"):
+    with pytest.raises(ConflictError, match=f"Run {reader.id} still needs the result"):
         await workflows.remove(core, admin, flow.id)
     assert (await prune.run(core, -1.0)).workflows == ()
     elsewhere = {"load": {"type": "http", "url": "https://example.org/api/v1/results/task-none/files/a.tar.gz"}}

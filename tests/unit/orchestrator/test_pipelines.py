@@ -254,7 +254,7 @@ async def test_what_a_pending_task_needs_is_not_removed(pipe: Pipelines) -> None
     flow = await pipe.submit(stage("a"), stage("b", "a", external=[earlier.tasks[0].id]))
     waiting = flow.tasks[1].id
     for verb, id_ in ((tasks.remove, earlier.tasks[0].id), (workflows.remove, earlier.id)):
-        with pytest.raises(ConflictError, match=f"The run {waiting} still needs the result"):
+        with pytest.raises(ConflictError, match=f"Run {waiting} still needs the result"):
             await verb(core, admin, id_)
     assert (await prune.run(core, -1.0, dry_run=True)).workflows == ()
     await tasks.cancel(core, admin, flow.tasks[0].id)

@@ -90,7 +90,7 @@ async def test_fp16_without_a_gpu_in_the_fleet_is_told_at_the_submit(
     await with_gpus(lab, *gpus)
     made = await workflows.submit(lab.core, lab.admin, SubmitRequest(document=TRAIN + f"  training: {training}\n"))
     why_not = "unschedulable: w1 has 0 GPUs, 1 are needed for training.fp16."
-    assert made.warnings == ((f"The task {made.tasks[0].name} is {why_not}",) if warned else ())
+    assert made.warnings == ((f"Task {made.tasks[0].name} is {why_not}",) if warned else ())
 
 
 async def test_fault_06_a_worker_that_is_alone_gets_the_second_try_too(lab: Lab) -> None:
@@ -290,7 +290,7 @@ async def test_a_wide_task_is_gathered_for_and_says_so(lab: Lab) -> None:
     lab.clock.advance(1.0)
     narrow = await lab.submit(asking("{gpu: {count: 1}}"))
     assert await worker.offers() == ()
-    assert str((await lab.task(wide)).why).startswith("waiting: w1 is reserved for it until enough is free")
+    assert str((await lab.task(wide)).why).startswith("waiting: w1 is reserved for it until enough resources are free")
     assert f"is reserved for {wide}" in str((await lab.task(narrow)).why)
     await worker.finish(running.token, result={})
     (offer,) = await worker.offers()
@@ -553,3 +553,27 @@ async def test_an_uploaded_configuration_that_holds_anything_costs_the_estimate_
     (forecast,) = (await explain.of_document(lab.core, lab.admin, request)).forecasts
     assert forecast.memory is not None
     assert forecast.memory.unknown == "Unknown: its configuration has a value of the wrong type."
+
+
+async def test_a_push_goes_where_the_hub_has_a_token(lab: Lab) -> None:
+    def pushes(why: str | None) -> tuple[ExecutorOffer, ...]:
+        return (ExecutorOffer(kind="push", features={"huggingface_hub": None, "hub": why}),)
+
+    wanted = """apiVersion: tunefleet/v1
+metadata: {name: publish}
+spec:
+  taskType: push
+  checkpoint: {load: {path: /shared/model}}
+  push: {to: "hf://org/name"OTHER}
+"""
+    worker = lab.worker("w1")
+    await worker.register(executors=pushes("HF_TOKEN is not set: start the worker with one."))
+    await worker.exchange()
+    without = await lab.submit(wanted.replace("OTHER", ""))
+    named = await lab.submit(wanted.replace("OTHER", ', hf_token: "${secret:HUB}"'))
+    lacks = "unschedulable: w1 lacks hub: HF_TOKEN is not set: start the worker with one."
+    assert (await lab.task(without)).why == lacks
+    assert (await lab.task(named)).why == "unschedulable: w1 lacks the secret HUB."
+    await worker.register(executors=pushes(None))
+    await worker.exchange()
+    assert [offer.task_id for offer in await worker.offers()] == [without]

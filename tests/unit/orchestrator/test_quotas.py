@@ -59,7 +59,7 @@ async def test_no_more_tasks_run_than_a_project_may_have(lab: Lab) -> None:
     offers = await worker.offers()
     assert [offer.task_id for offer in offers] == ids[:2]
     assert await _why(lab, red, ids[2]) == (
-        "waiting: 2 runs of the project red are active, its quota is 2; it starts when one ends "
+        "waiting: 2 runs of project red are active, and its quota is 2; this run starts when one ends "
         "(an admin can raise it: tunefleet projects set red --max-running N)."
     )
     await worker.accept(*(offer.token for offer in offers))
@@ -184,7 +184,7 @@ async def test_an_archived_project_rests_until_it_is_restored(lab: Lab) -> None:
     task_id = await submit(lab, red)
     await projects.change(lab.core, lab.admin, "red", ProjectChange(archived=True))
     assert await worker.offers() == ()
-    with pytest.raises(ConflictError, match="The project red is archived"):
+    with pytest.raises(ConflictError, match="Project red is archived"):
         await member(lab, "red", role="viewer")
     await projects.change(lab.core, lab.admin, "red", ProjectChange(archived=False))
     assert [offer.task_id for offer in await worker.offers()] == [task_id]
@@ -197,7 +197,7 @@ async def test_a_key_of_an_archived_project_is_refused_at_once(lab: Lab) -> None
     made = await api_keys.create(lab.core, lab.admin, KeyCreate(name="r", project="red"))
     await api_keys.authenticate(lab.core, made.secret)
     await projects.change(lab.core, lab.admin, "red", ProjectChange(archived=True))
-    with pytest.raises(AuthError, match="The project red is archived"):
+    with pytest.raises(AuthError, match="Project red is archived"):
         await api_keys.authenticate(lab.core, made.secret)
 
 
@@ -215,7 +215,7 @@ async def test_a_worker_with_a_key_of_a_project_serves_that_project_alone(lab: L
 
 async def test_only_who_looks_after_all_makes_and_changes_projects(lab: Lab) -> None:
     boss = await member(lab, "red", role="admin")
-    with pytest.raises(ForbiddenError, match="admin key of the project default"):
+    with pytest.raises(ForbiddenError, match="admin key of project default"):
         await projects.create(lab.core, boss, ProjectCreate(name="blue"))
     with pytest.raises(ForbiddenError):
         await projects.change(lab.core, boss, "red", ProjectChange(gpu_hours=None))
@@ -224,7 +224,7 @@ async def test_only_who_looks_after_all_makes_and_changes_projects(lab: Lab) -> 
         await projects.get(lab.core, boss, "default")
     with pytest.raises(NotFoundError):
         await api_keys.create(lab.core, boss, KeyCreate(name="x", project="default"))
-    with pytest.raises(ConflictError, match="The project red already exists"):
+    with pytest.raises(ConflictError, match="Project red already exists"):
         await projects.create(lab.core, lab.admin, ProjectCreate(name="red"))
 
 

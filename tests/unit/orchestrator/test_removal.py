@@ -42,7 +42,7 @@ async def test_what_a_task_that_has_not_ended_may_read_is_not_removed(pipe: Pipe
     for status in ("queued", "running"):
         assert (await pipe.lab.task(reader)).status == status
         for id_ in (earlier.tasks[0].id, flow.tasks[0].id):
-            with pytest.raises(ConflictError, match=f"The run {reader} still needs the result"):
+            with pytest.raises(ConflictError, match=f"Run {reader} still needs the result"):
                 await tasks.remove(core, admin, id_)
         assert (await prune.run(core, -1.0)).workflows == ()
         offers = offers or await pipe.take()
@@ -57,7 +57,7 @@ async def test_a_retry_keeps_the_finished_stage_that_it_uses(pipe: Pipelines) ->
     await pipe.run({"b": "bad_input"})
     again = await workflows.retry(core, admin, flow.id)
     assert [task.status for task in again.tasks] == ["queued"]
-    with pytest.raises(ConflictError, match=f"The run {again.tasks[0].id} still needs the result"):
+    with pytest.raises(ConflictError, match=f"Run {again.tasks[0].id} still needs the result"):
         await workflows.remove(core, admin, flow.id)
     assert (await prune.run(core, -1.0)).workflows == ()
     assert (await pipe.lab.task(flow.tasks[0].id)).status == "completed"
@@ -89,7 +89,7 @@ async def test_a_task_keeps_the_artifact_that_it_reads_and_with_it_who_made_it(l
     made = await lab.publish(await lab.attempt(offer.token), "rows", b"rows")
     await worker.finish(offer.token)
     reader = await lab.submit(TRAIN.replace("prompts: [one, two]", f"artifact: {made.id}"))
-    with pytest.raises(ConflictError, match=f"The run {reader} still needs the result"):
+    with pytest.raises(ConflictError, match=f"Run {reader} still needs the result"):
         await tasks.remove(lab.core, lab.admin, maker)
     assert (await prune.run(lab.core, -1.0)).workflows == ()
     await tasks.cancel(lab.core, lab.admin, reader)
@@ -136,7 +136,7 @@ async def test_a_training_takes_its_federation_along(lab: Lab, tmp_path: Path, h
     for offer in await pipe.take():
         await worker.finish(offer.token, "cancelled", "cancelled_by_user")
     reader = await lab.submit(TRAIN.replace("prompts: [one, two]", f"artifact: {version.artifact_id}"))
-    with pytest.raises(ConflictError, match=f"The run {reader} reads a version of its federation"):
+    with pytest.raises(ConflictError, match=f"Run {reader} reads a version of its federation"):
         await tasks.remove(core, admin, whole)
     assert (await prune.run(core, -1.0)).workflows == ()
     await tasks.cancel(core, admin, reader)

@@ -40,7 +40,9 @@ async def test_a_stage_that_failed_only_to_be_delivered_is_not_run_again(pipe: P
     assert await pipe.states(flow) == {"first": "failed", "second": "failed", "third": "failed"}
     again = await retry(pipe, flow)
     first = flow.tasks[0].id
-    told = f"first is not run again: its result is on the server (send it: `tunefleet artifacts deliver {first}`)."
+    told = (
+        f"first is not run again: its result is on the server (to deliver it: `tunefleet artifacts deliver {first}`)."
+    )
     assert again.warnings == (told,)
     assert await pipe.states(again) == {"second": "queued", "third": "pending"}
     await pipe.run({"second": "bad_input"})

@@ -99,7 +99,7 @@ async def test_a_failed_attempt_is_placed_again_after_its_pause(lab: Lab) -> Non
     task = await lab.task(task_id)
     assert (task.status, task.reason, task.error, task.detail) == ("queued", "crashed", "It broke.", "Traceback …")
     assert task.why is not None
-    assert task.why == "backing off: attempt 2 of 3, again in 10 s."
+    assert task.why == "backing off: attempt 2 of 3 starts in 10 s."
     assert await scheduler.run_once(lab.core) == 0
     seen = lab.core.signals.version("placement")
     await lab.sweep(11, alive=(worker,))
@@ -136,7 +136,7 @@ async def test_a_void_offer_costs_no_retry_and_the_worker_a_pause(lab: Lab) -> N
     assert (task.status, task.reason, task.attempts) == ("queued", "not_accepted", 1)
     assert (await worker.accept(offer.token)).drop == (offer.token,)
     assert task.why is not None
-    assert "did not accept it recently" in task.why
+    assert "recently did not accept it" in task.why
     assert await scheduler.run_once(lab.core) == 0
     lab.clock.advance(6.0)
     await worker.exchange()

@@ -209,6 +209,7 @@ KINDS: dict[str, tuple[tuple[str, ...], set[str]]] = {
     "data": (("sources: [{path: 'builtin:gsm8k'}]",), set()),
     "merge": (("model: {source: {identifier: some/model}, adapters: [{type: lora, path: /adapter}]}",), set()),
     "verify": ((MODEL,), set()),
+    "push": (("checkpoint: {load: {path: /x}}", "push: {to: 'hf://org/name'}"), set()),
     "chat": ((MODEL,), set()),
 }
 
@@ -217,7 +218,7 @@ KINDS: dict[str, tuple[tuple[str, ...], set[str]]] = {
 async def test_a_job_is_asked_for_what_its_kind_takes_and_is_refused_all_else(lab: Lab, kind: str) -> None:
     blocks, takes = KINDS[kind]
     offer = next(offer for offer in installed().offers() if offer.kind == kind)
-    able = (offer.model_copy(update={"available": True, "reason": None}),)
+    able = (offer.model_copy(update={"available": True, "reason": None, "features": None}),)
     worker = lab.worker()
     await worker.register(executors=able, allow_code=True)
     text = "\n".join(f"  {line}" for line in (f"taskType: {kind}", *blocks))

@@ -221,7 +221,7 @@ async def test_a_clone_takes_changes_and_keeps_the_inputs_that_they_leave(lab: L
 
 async def test_data_is_named_or_must_have_been_uploaded(lab: Lab) -> None:
     named = TRAIN.replace("data: {prompts: [one, two]}", "data: {artifact: rows, text_field: text}")
-    with pytest.raises(NotFoundError, match="no data named 'rows'"):
+    with pytest.raises(NotFoundError, match="Data 'rows' not found"):
         await lab.submit(named)
     with pytest.raises(NotFoundError, match=r"data\.path"):
         await lab.submit(TRAIN, inputs={"train": {"data.path": "0" * 64}})

@@ -59,7 +59,7 @@ def need(**changes: Any) -> Requirement:
         (need(cpu=16), worker(), "has 8 cores, 16 are needed"),
         (need(memory_bytes=64 << 30), worker(), "has 32 GiB memory, 64 GiB are needed"),
         (need(tags=("fast",)), worker(tags=frozenset({"slow"})), "lacks the tag fast"),
-        (need(), worker(tags=frozenset({"only:lab"})), "takes only tasks with the tag only:lab"),
+        (need(), worker(tags=frozenset({"only:lab"})), "accepts only tasks with the tag only:lab"),
         (need(code=True), worker(), "--allow-code, TUNEFLEET_ALLOW_CODE=true"),
         (need(gpu_count=1), worker(), "has 0 GPUs"),
         (need(gpu_count=1, gpu_type="h100"), worker(gpus=(A100,)), "h100"),
@@ -212,7 +212,7 @@ def test_waiting_is_explained() -> None:
     many = explain(need(cpu=99), [worker(f"w{n}") for n in range(5)])
     assert many is not None
     assert many.endswith("; and 2 more.")
-    assert explain(need(), [worker()], avoid=frozenset({"w1"})) == "waiting: w1 did not accept it recently."
+    assert explain(need(), [worker()], avoid=frozenset({"w1"})) == "waiting: w1 recently did not accept it."
 
 
 def test_a_requirement_survives_its_text_and_equal_ones_share_a_key() -> None:

@@ -46,8 +46,8 @@ def test_what_is_told_to_slurm_is_what_stands_there() -> None:
     [
         ("pbs", "spec.engine.type", "must be one of slurm, ray, not 'pbs'", None),
         ("Slurm", "spec.engine.type", "must be one of slurm, ray, not 'Slurm'", "did you mean slurm?"),
-        ("3", "spec.engine", "must be slurm, ray, or a mapping with one of them as its type", "write engine: slurm"),
-        ("[slurm]", "spec.engine", "must be slurm, ray, or a mapping with one of them as its type", "write engine: "),
+        ("3", "spec.engine", "must be slurm, ray, or a mapping with one of them as its type", "set engine: slurm"),
+        ("[slurm]", "spec.engine", "must be slurm, ray, or a mapping with one of them as its type", "set engine: "),
         ("{partition: gpu}", "spec.engine.type", "is required", "Cluster manager"),
         ("{type: slurm, qos: a b}", "spec.engine.qos", "must be a Slurm name", "a letter or digit"),
         ("{type: slurm, account: --x}", "spec.engine.account", "must be a Slurm name", "a letter"),
@@ -70,8 +70,8 @@ def test_what_is_told_to_slurm_is_what_stands_there() -> None:
             "is not a known key",
             "it belongs to spec.resources.hardware.gpu.count",
         ),
-        ("{type: ray, time: 4:00:00}", "spec.engine.time", "is only for slurm", "leave it out with type: ray"),
-        ("{type: ray, exclusive: false}", "spec.engine.exclusive", "is only for slurm", "leave it out with"),
+        ("{type: ray, time: 4:00:00}", "spec.engine.time", "is only for slurm", "remove it with type: ray"),
+        ("{type: ray, exclusive: false}", "spec.engine.exclusive", "is only for slurm", "remove it with"),
     ],
 )
 def test_a_wrong_word_is_told_what_is_allowed(text: str, path: str, message: str, hint: str | None) -> None:

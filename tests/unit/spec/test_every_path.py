@@ -29,6 +29,7 @@ NO_PATH = {
     "reference_column", "label_column", "chosen_column", "rejected_column", "completion_column", "separator",
     "*.metadata_columns", "*.columns", "*.keep", "*.drop", "*.rename", "*.strip", "key", "*.required_fields",
     # Texts and rows that stand in the document itself.
+    "message",
     "*.items", "*.prompts", "prompt", "completion", "chosen", "rejected", "content", "role", "*.roles", "system",
     "system_prompt", "*.stop", "*.bad_words", "text", "label", "value", "template", "*.template", "expr", "*.closing",
     "*.intro", "*.candidates", "max", "min", "default", "literal", "query", "prefix", "equals", "*.in", "matches",

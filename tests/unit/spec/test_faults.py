@@ -50,14 +50,14 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
         (1, 13, "apiVersion", "did you mean tunefleet/v1?"),
         (2, 12, "metadata.nam", "did you mean name?"),
         (5, 3, "spec.learning_rate", "it belongs to spec.training.learning_rate"),
-        (6, 11, "spec.stages", "add one, or leave out the key"),
+        (6, 11, "spec.stages", "add one, or remove the key"),
         (8, 14, "spec.model.source.identifer", "did you mean identifier?"),
         (8, 38, "spec.model.source.revision", "write it in quotes"),
         (
             11,
             14,
             "spec.data.prompts",
-            "give exactly one of dataset_name, path, artifact, jsonl, jsonl_path, prompts",
+            "set exactly one of dataset_name, path, artifact, jsonl, jsonl_path, prompts",
         ),
         (13, 24, "spec.resources.hardware.memory", "write for example 32Gi, 1.5Gi or 512M; all units are binary"),
         (13, 40, "spec.resources.hardware.cpu", "write a whole number of logical cores, such as 8"),
@@ -107,7 +107,7 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
         ("data", "{path: ''}", "data.path", "must not be empty"),
         ("data", "{path: 'ftp://x/y'}", "data.path", "ftp:// is not supported"),
         ("data", "{jsonl: {url: x, path: y}}", "data.jsonl.url", "starts with http:// or https://"),
-        ("data", "{jsonl: {}}", "data.jsonl", "names no file"),
+        ("data", "{jsonl: {}}", "data.jsonl", "specifies no file"),
         ("data", "{path: x, eval: {}}", "data.eval", "needs exactly one of split, path and fraction"),
         ("data", "{path: x, eval: {fraction: 1}}", "data.eval.fraction", "must be less than 1"),
         ("data", "{path: x, config_name: y}", "data.config_name", "is only for dataset_name"),
@@ -174,7 +174,7 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
         ),
         ("output", "{destination: {url: 'http://x'}}", "output.destination.url", "has no effect with type: local"),
         ("output", "{artifacts: [../x]}", "output.artifacts.0", "must be a relative path"),
-        ("checkpoint", "{load: {type: http}}", "checkpoint.load", "names no weights to load"),
+        ("checkpoint", "{load: {type: http}}", "checkpoint.load", "specifies no weights to load"),
         ("checkpoint", "{load: {taskId: x, task_id: y}}", "checkpoint.load.task_id", "is an alias of taskId"),
         ("checkpoint", "{load: {path: x, subdir: /y}}", "checkpoint.load.subdir", "must be a relative path"),
         ("retry", "{on: [bad_input]}", "retry.on.0", "must be one of bug"),
@@ -305,7 +305,7 @@ def test_a_misspelt_task_type() -> None:
 
 def test_a_model_that_is_not_saved_cannot_be_delivered() -> None:
     fault = only_fault(training(output="{artifacts: [logs, final_model]}", training="{save_model: false}"))
-    assert (fault.path, fault.hint) == ("spec.output.artifacts.1", "leave one of them out")
+    assert (fault.path, fault.hint) == ("spec.output.artifacts.1", "remove one of them")
 
 
 def test_an_echo_takes_a_list() -> None:

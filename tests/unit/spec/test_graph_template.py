@@ -46,7 +46,7 @@ def test_a_text_with_slots() -> None:
 @pytest.mark.parametrize("path", ["none", "missing", "items[9].output"])
 def test_a_value_that_is_not_there(path: str) -> None:
     column = {"label": "Risk", "node": "a", "path": path}
-    with pytest.raises(ReferenceFault, match=r"^spec.data.template: The column 'Risk' has no value and no default: "):
+    with pytest.raises(ReferenceFault, match=r"^spec.data.template: Column 'Risk' has no value and no default: "):
         items({"text": "{col0_value}", "columns": [column]})
     assert items({"text": "{col0_value}", "columns": [{**column, "default": "low"}]}) == ["low"]
     assert items({"text": "{col0_value}", "columns": [{**column, "default": 0}]}) == ["0"]
@@ -78,7 +78,7 @@ def test_format_makes_a_prompt_of_each_entry() -> None:
         "Judge.\n\nWhy? Slow. / Fast. {unknown}",
     ]
     template["columns"][2] = {"label": "question", "data": {"type": "list", "items": ["1", "2", "3"]}}  # type: ignore[index]
-    with pytest.raises(ReferenceFault, match="The column 'answer' has 2 entries, but another one has 3"):
+    with pytest.raises(ReferenceFault, match="Column 'answer' has 2 entries, but another one has 3"):
         items(template)
 
 

@@ -196,7 +196,7 @@ def test_fault_11_a_forward_reference_starts_in_the_right_order() -> None:
         ("stages: [{name: a, spec: {taskType: eco}}]", 39, "'eco' is not a known task type", "did you mean echo?"),
         ("stages: [{name: a}, {name: a}]", 30, "'a' is already the name of the task in line 4", "use a unique name"),
         ("stages: [{name: stage-2}, {}]", 29, "'stage-2' is already the name of", "use a unique name"),
-        ("stages: [{name: a, id: b}]", 26, "differs from name", "leave one of them out"),
+        ("stages: [{name: a, id: b}]", 26, "differs from name", "remove one of them"),
         ("stages: [{name: a, dataa: 1}]", 22, "is not a known key", "known keys: dependsOn, id, name, spec"),
         ("stages: [{name: a, data: 1}]", 22, "is not a known key", "move it to the `spec` of that stage"),
         ("graph: {nodes: [{name: 'a/b'}]}", 26, "must be one line of", None),
@@ -206,7 +206,7 @@ def test_fault_11_a_forward_reference_starts_in_the_right_order() -> None:
             "stages: [{name: a}]\n  graph: {nodes: [{name: b}]}",
             3,
             "cannot be combined with stages",
-            "leave one of them out",
+            "remove one of them",
         ),
         (
             "stages: [{name: a, spec: {data: {items: ['${b.text}']}}}]",

@@ -187,7 +187,7 @@ def test_limits_of_the_text_have_a_way_out() -> None:
     )
     assert only_fault("a: \x07").hint == ("remove it, or escape it in double quotes: \\x07 is U+0007")
     assert only_fault("a: \ud800").hint == "save it as UTF-8"
-    assert only_fault(HEAD + "  stages: []\n  data: {items: [a]}").hint == "add one, or leave out the key"
+    assert only_fault(HEAD + "  stages: []\n  data: {items: [a]}").hint == "add one, or remove the key"
 
 
 def test_long_values_are_cut() -> None:
@@ -241,7 +241,7 @@ def test_data_of_another_type_take_nothing_of_what_all_share() -> None:
     unsaid = text.replace("{type: list, items: [a, b], metadata: [{}, {}]}", "{items: [a, b]}")
     fault = only_fault(unsaid)
     assert (fault.path, fault.line) == ("spec.data.items", 4)
-    assert fault.hint == "leave one of them out; `items: null` in a stage or node removes the shared value"
+    assert fault.hint == "remove one of them; `items: null` in a stage or node removes the shared value"
     parse_workflow(unsaid.replace("{type: graph_template,", "{type: graph_template, items: null,"))
 
 
@@ -267,8 +267,8 @@ STAGED = "apiVersion: tunefleet/v1\nspec:\n  stages:\n"
         (training(resources="{gpus: 2}"), 6, "is not a known key", "it belongs to spec.resources.hardware.gpu.count"),
         (training(num_nodes="2"), 6, "is not a known key", "it belongs to spec.resources.nodes"),
         (training(lr="1e-4"), 6, "is not a known key", "it belongs to spec.training.learning_rate"),
-        (training(resources="{hardware: {gpu: 2}}"), 6, "must be a mapping", "write gpu: {count: 2}"),
-        (training(resources="{hardware: {gpu: A100}}"), 6, "must be a mapping", "write gpu: {type: A100}"),
+        (training(resources="{hardware: {gpu: 2}}"), 6, "must be a mapping", "set gpu: {count: 2}"),
+        (training(resources="{hardware: {gpu: A100}}"), 6, "must be a mapping", "set gpu: {type: A100}"),
         (
             training(taskType="lora_sft", lora="{target_modules: q_proj,v_proj}"),
             6,

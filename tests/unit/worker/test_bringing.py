@@ -44,7 +44,7 @@ class OurServer:
 
     def result_files(self, task_id: str) -> tuple[ResultFile, ...]:
         if task_id not in self.tasks:
-            raise NotFoundError(f"There is no run {task_id}.")
+            raise NotFoundError(f"Run {task_id} not found.")
         return tuple(
             ResultFile(name=name, size_bytes=len(data), sha256=hashlib.sha256(data).hexdigest(), url=f"http://s/{name}")
             for name, data in self.tasks[task_id].items()
@@ -142,7 +142,7 @@ def test_what_a_task_left_is_fetched_from_the_server(lab: Lab) -> None:
     assert holds(lab.load(taskId="task-b", filename="final_lora.tar.gz")) == set(ADAPTER)
     with pytest.raises(InputError, match=r"no other\.zip"):
         lab.load(taskId="task-b", filename="other.zip")
-    with pytest.raises(InputError, match="no run task-c"):
+    with pytest.raises(InputError, match="Run task-c not found"):
         lab.load(taskId="task-c")
     with pytest.raises(InputError, match="not a task ID"):
         lab.load(taskId="../task-a")
@@ -209,7 +209,7 @@ def test_what_another_projects_task_has_left_here_is_asked_of_the_server(lab: La
     (left.parent / "job.json").write_text('{"project": "another"}')
     for folder in ("task-theirs", "no-task"):
         (lab.results / folder / "final_lora").mkdir(parents=True, exist_ok=True)
-        with pytest.raises(InputError, match=f"There is no run {folder}"):
+        with pytest.raises(InputError, match=f"Run {folder} not found"):
             lab.load(taskId=folder, url="https://example.invalid/a.tar.gz", type="http")
 
 

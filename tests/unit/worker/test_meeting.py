@@ -39,9 +39,9 @@ def test_a_job_is_told_where_to_meet_and_other_releases_are_refused_by_name() ->
         1, 2, "10.0.0.1", 29500, "10.0.0.2", 7,
     )  # fmt: skip
     assert place.job(offer(None), None) is None
-    with pytest.raises(MachineError, match=r"torch 0\.1: all nodes of a training need the same versions"):
+    with pytest.raises(MachineError, match=r"torch 0\.1: all nodes of a training run need the same versions"):
         place.job(offer(1, "Tunefleet 9, torch 0.1"), "10.0.0.1:29500")
-    with pytest.raises(MachineError, match="rendezvous endpoint of the training is unknown"):
+    with pytest.raises(MachineError, match="rendezvous endpoint of the training run is unknown"):
         place.job(offer(1), None)
 
 

@@ -217,4 +217,4 @@ def test_without_its_environment_the_kind_is_not_offered_and_says_how_to_make_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TUNEFLEET_ENVS_DIR", str(tmp_path))
-    assert PpoExecutor().unavailable_reason() == "The environment 'ppo' is missing: tunefleet env create ppo."
+    assert PpoExecutor().unavailable_reason() == "Environment 'ppo' is missing: tunefleet env create ppo."

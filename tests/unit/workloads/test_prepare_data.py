@@ -481,7 +481,7 @@ def test_a_preview_says_of_which_columns_it_speaks_and_is_of_one_worker() -> Non
     wrong: list[tuple[dict[str, Any], str]] = [
         ({"preview": {"model": "m", "prompt_column": "q"}}, "response_column"),
         ({"preview": {"model": "m", "text_field": "t", "messages_field": "m"}}, "has several keys"),
-        ({"preview": {"model": "m"}, "parallel": {"enabled": True}}, "leave out parallel"),
+        ({"preview": {"model": "m"}, "parallel": {"enabled": True}}, "remove parallel"),
     ]
     for blocks, said in wrong:
         with pytest.raises(SpecError, match=said):

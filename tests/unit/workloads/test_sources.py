@@ -148,7 +148,7 @@ def test_an_empty_dataset_is_named(jsonl: Writer, tmp_path: Path) -> None:
 
 
 def test_a_hub_dataset_that_is_not_in_the_cache_says_so_at_once(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"no dataset 'nobody/nothing'.*HF_HUB_OFFLINE"):
+    with pytest.raises(DataError, match=r"Dataset 'nobody/nothing' not found.*HF_HUB_OFFLINE"):
         opened({"dataset_name": "nobody/nothing"}, tmp_path)
 
 

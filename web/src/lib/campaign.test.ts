@@ -105,7 +105,7 @@ test("the activity of a campaign is one short text", () => {
   expect(doing(at({ cycle: { ...running, activity } }), now)).toBe("wait: training 3 of 8 steps");
   const later = { ...running, retry_at: "2026-01-01T01:00:00Z" };
   expect(doing(at({ cycle: later }), now)).toBe("wait: task-1 is queued; next check in 1h");
-  const needs = "Needs you: `tunefleet campaign retry daily`. The job was lost.";
+  const needs = "Action required: `tunefleet campaign retry daily`. The job was lost.";
   expect(doing(at({ cycle: { ...running, tries: 2, error: needs } }), now)).toBe(`${needs} (wait failed 2 times)`);
   expect(doing(at({ next_at: "2026-01-01T01:00:00Z" }), now)).toBe("idle; next cycle starts in 1h");
   expect(doing(at({ status: "held", reason: "No budget is left." }), now)).toBe("No budget is left.");

@@ -18,7 +18,7 @@ export const STEPS = [
 ] as const;
 
 /** Prefix of server messages that require a command from the user. */
-const NEEDS_YOU = "Needs you: ";
+const NEEDS_YOU = "Action required: ";
 
 type Outcome = Record<string, unknown>;
 

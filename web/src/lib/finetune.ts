@@ -16,17 +16,17 @@ export const METHOD_NAMES: Record<Method, string> = {
   grpo: "Rewards (GRPO)",
 };
 export const METHOD_HINTS: Record<Method, string> = {
-  sft: "The model learns to give the answers in your rows.",
+  sft: "The model learns to give the answers in your data.",
   dpo: "The model learns to prefer the better of two answers. Use it after supervised fine-tuning.",
-  orpo: "Like DPO, in one step and without a second model: for a base model that is not fine-tuned yet.",
-  kto: "The model learns from single answers that are rated good or bad.",
+  orpo: "Like DPO, but in one step and without a reference model. For base models that are not fine-tuned yet.",
+  kto: "The model learns from individual answers rated good or bad.",
   grpo: "The model samples answers, and a rule scores them against the reference answer.",
 };
 export const ADAPTER_NAMES: Record<Adapter, string> = { lora: "LoRA", qlora: "QLoRA", full: "Full fine-tune" };
 export const ADAPTER_HINTS: Record<Adapter, string> = {
-  lora: "Trains a small adapter; the base model does not change.",
-  qlora: "LoRA on a base model in 4 bits: least memory. Needs an NVIDIA GPU.",
-  full: "Trains all weights: most memory, and the result is a complete model.",
+  lora: "Trains a small adapter; the base model stays unchanged.",
+  qlora: "LoRA on a 4-bit base model: uses the least memory. Requires an NVIDIA GPU.",
+  full: "Trains all weights: uses the most memory and produces a full model.",
 };
 
 /** What the rows of a dataset can train, best first. */

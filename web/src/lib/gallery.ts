@@ -10,6 +10,7 @@ const TITLES: Record<string, string> = {
   diamond: "Parallel runs, compared",
   evaluate: "Train, evaluate, gate",
   merge: "Merge adapters",
+  push: "Train, merge, publish",
   pipeline: "Train on synthetic data",
   synthesise: "Synthetic data",
   data: "Prepare data",

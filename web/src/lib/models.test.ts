@@ -1,7 +1,17 @@
 import { expect, test } from "vitest";
 import type { ArtifactOrigin, ArtifactView, WorkerView } from "../api/schema";
 import { chatWith, standingOf } from "./chats";
-import { entriesOf, loadingOf, madeFrom, mergeFault, mergeOf, modelsOf } from "./models";
+import {
+  entriesOf,
+  isRepository,
+  loadingOf,
+  madeFrom,
+  mergeFault,
+  mergeOf,
+  modelsOf,
+  pushFault,
+  pushOf,
+} from "./models";
 
 let count = 0;
 function artifact(part: Partial<ArtifactView>, origin?: Partial<ArtifactOrigin>): ArtifactView {
@@ -95,7 +105,7 @@ test("an uploaded model is its own source; a file for llama.cpp cannot be loaded
   const loading = loadingOf(one(artifact({ kind: "model", name: "tiny", digest: "d" })));
   expect(loading).toMatchObject({ source: { identifier: "./tiny" }, inputs: { "model.source.identifier": "d" } });
   expect(loadingOf(one(artifact({ kind: "gguf" }, {})))).toMatch("llama.cpp");
-  expect(loadingOf(one(artifact({})))).toMatch("base model is not known");
+  expect(loadingOf(one(artifact({})))).toMatch("base model is unknown");
 });
 
 test("an adapter is merged; a full model is only exported", () => {
@@ -120,6 +130,38 @@ test("a type that no worker can write has the reason", () => {
   expect(mergeFault([direct], "q8_0")).toBeNull();
   expect(mergeFault([direct], "q4_k_m")).toBe("not found");
   expect(mergeFault([worker({ gguf: "no converter" }), direct], "q8_0")).toBeNull();
+});
+
+const target = { repository: "org/tuned", private: true, revision: "", message: "" };
+
+test("a model is pushed by its task and name, an uploaded one by its digest", () => {
+  const adapter = one(artifact({}, {}));
+  const push = pushOf(adapter, target);
+  expect(JSON.parse(push.document).spec).toEqual({
+    taskType: "push",
+    checkpoint: { load: { taskId: adapter.artifact.task_id, filename: "final_lora" } },
+    push: { to: "hf://org/tuned", private: true },
+  });
+  expect(push.inputs).toEqual({});
+  const file = one(artifact({ kind: "gguf", name: "model-q8_0.gguf" }, { task_kind: "merge" }));
+  const named = { ...target, private: false, revision: "v1", message: "First" };
+  expect(JSON.parse(pushOf(file, named).document).spec).toMatchObject({
+    checkpoint: { load: { filename: "model-q8_0.gguf" } },
+    push: { private: false, revision: "v1", message: "First" },
+  });
+  const base = pushOf(one(artifact({ kind: "model", name: "tiny", digest: "d" })), target);
+  expect(JSON.parse(base.document).spec.checkpoint).toEqual({ load: { path: "./tiny" } });
+  expect(base.inputs).toEqual({ "tiny-push": { "checkpoint.load.path": "d" } });
+});
+
+test("a push needs a repository, and a worker with a token", () => {
+  expect(["org/name", "o.r-g/n_a"].every(isRepository)).toBe(true);
+  expect(["", "name", "org/", "a/b/c", "hf://org/name", "org/na me"].some(isRepository)).toBe(false);
+  const worker = (executors: unknown[]) => ({ status: "online", capabilities: { executors } }) as unknown as WorkerView;
+  const without = worker([{ kind: "push", features: { hub: "HF_TOKEN is not set" } }]);
+  expect(pushFault([worker([{ kind: "merge", features: {} }])])).toMatch("No worker");
+  expect(pushFault([without])).toBe("HF_TOKEN is not set");
+  expect(pushFault([without, worker([{ kind: "push", features: { hub: null } }])])).toBeNull();
 });
 
 test("a base model knows what was made from it", () => {

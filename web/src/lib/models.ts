@@ -83,7 +83,7 @@ export function loadingOf({ artifact, form, name, base }: Model): Loading | stri
   if (form === "gguf") return "A GGUF file runs in llama.cpp, not on a worker.";
   if (form === "base" || (form === "full" && !origin))
     return { name, source: { identifier: `./${name}` }, inputs: { [SOURCE]: digest }, plain: false };
-  if (!origin || base === null) return "Its base model is not known.";
+  if (!origin || base === null) return "Its base model is unknown.";
   const uploaded = Object.entries(origin.inputs ?? {}).filter(([pointer]) => pointer === SOURCE);
   return {
     name,
@@ -206,14 +206,61 @@ export function mergeOf(model: Model, gguf?: GgufType): Submission | null {
 /** Why no worker can merge, or export to a GGUF type; null if one can. */
 export function mergeFault(workers: readonly WorkerView[], gguf?: GgufType): string | null {
   const needed = gguf ? ["gguf", ...(DIRECT.includes(gguf) ? [] : ["llama-quantize"])] : [];
+  return workerFault(workers, "merge", needed, "merge models");
+}
+
+/** Why no worker can do something; null if one can. */
+function workerFault(
+  workers: readonly WorkerView[],
+  kind: string,
+  needed: readonly string[],
+  action: string,
+): string | null {
   const offers = workers
     .filter((each) => each.status === "online")
     .flatMap((each) => each.capabilities.executors)
-    .filter((each) => each.kind === "merge");
-  if (offers.length === 0) return "No worker is online that can merge models.";
+    .filter((each) => each.kind === kind);
+  if (offers.length === 0) return `No worker is online that can ${action}.`;
   const faults = offers.map(({ available, reason, features }) => {
-    if (available === false) return reason ?? "A worker cannot merge models.";
+    if (available === false) return reason ?? `A worker cannot ${action}.`;
     return needed.map((name) => features?.[name] ?? null).find((fault) => fault !== null) ?? null;
   });
   return faults.includes(null) ? null : (faults[0] ?? null);
+}
+
+/** Where a model is published, as entered; empty texts are not set. */
+export interface PushTarget {
+  repository: string;
+  private: boolean;
+  revision: string;
+  message: string;
+}
+
+/** Whether a text has the form ORG/NAME; the server checks the rest. */
+export function isRepository(text: string): boolean {
+  return /^[\w.-]+\/[\w.-]+$/.test(text);
+}
+
+/** The workflow file that publishes a model to the Hub. */
+export function pushOf({ artifact, name }: Model, target: PushTarget): Submission {
+  const { task_id, name: file, digest } = artifact;
+  const { repository, revision, message } = target;
+  const title = `${name}-push`.slice(0, 100);
+  const spec = {
+    taskType: "push",
+    checkpoint: { load: task_id ? { taskId: task_id, filename: file } : { path: `./${file}` } },
+    push: {
+      to: `hf://${repository}`,
+      private: target.private,
+      ...(revision ? { revision } : {}),
+      ...(message ? { message } : {}),
+    },
+  };
+  const document = JSON.stringify({ apiVersion: "tunefleet/v1", kind: "Workflow", metadata: { name: title }, spec });
+  return { document, inputs: task_id ? {} : { [title]: { [LOADED]: digest } } };
+}
+
+/** Why no worker can publish to the Hub; null if one can. */
+export function pushFault(workers: readonly WorkerView[]): string | null {
+  return workerFault(workers, "push", ["hub"], "push models");
 }

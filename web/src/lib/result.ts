@@ -16,6 +16,18 @@ export interface TrainingResult {
   energy_kwh?: number | null;
 }
 
+/** The result of a push task. */
+export interface PushResult {
+  url?: string;
+  files?: string[];
+  size_bytes?: number;
+}
+
+/** Whether a result's URL may be a link: a worker could report any text. */
+export function isWebAddress(url: string): boolean {
+  return /^https?:\/\//i.test(url);
+}
+
 export interface Change {
   before: number;
   after: number;

@@ -18,7 +18,7 @@ export const PRESET_NAMES: Record<Preset, string> = { precise: "Precise", balanc
 export const PRESET_HINTS: Record<Preset, string> = {
   precise: "Always the most likely token: the same answer each time.",
   balanced: "Some variety; for most conversations.",
-  creative: "Unlikely tokens, too: for ideas and stories.",
+  creative: "Includes less likely tokens: for ideas and stories.",
 };
 
 export const FIRST_SAMPLING: Sampling = { system: "", ...PRESETS.balanced, max_tokens: "512", seed: "" };

@@ -51,15 +51,15 @@ export const NEXT: Record<string, { advice: string; retry?: true } | undefined> 
   out_of_memory: { advice: "Lower the batch size or sequence length, or use LoRA or QLoRA." },
   diverged: { advice: "Lower the learning rate." },
   disk_full: { advice: "Free disk space on the worker, then retry.", retry: true },
-  network: { advice: "Retry once the address is reachable from the worker.", retry: true },
+  network: { advice: "Retry once the worker can reach the URL.", retry: true },
   killed: { advice: "The process was killed. Often the machine was out of memory.", retry: true },
-  crashed: { advice: "The log has the details.", retry: true },
-  timeout: { advice: "Raise the time limit, or train fewer steps." },
-  stalled: { advice: "It made no progress. The log has the last lines.", retry: true },
-  worker_lost: { advice: "The worker went offline. Retry on another one.", retry: true },
+  crashed: { advice: "See the log for details.", retry: true },
+  timeout: { advice: "Raise the time limit, or train for fewer steps." },
+  stalled: { advice: "It made no progress. See the last lines of the log.", retry: true },
+  worker_lost: { advice: "The worker went offline. Retry on another worker.", retry: true },
   delivery_failed: { advice: "The result was not uploaded. Check storage and network.", retry: true },
   upstream_failed: { advice: "An earlier task of the workflow failed." },
-  bug: { advice: "The log has the traceback." },
+  bug: { advice: "See the log for the traceback." },
 };
 
 /** A hint of the server without its sentences about the command line: the page has buttons. */

@@ -1,4 +1,4 @@
-/** New run: from an example, an earlier run or a dataset. */
+/** New workflow: from an example, an earlier run or a dataset. */
 import { useQueries, useQuery } from "@tanstack/react-query";
 import { useSearch } from "@tanstack/react-router";
 import { useState } from "react";

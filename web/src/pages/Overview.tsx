@@ -180,7 +180,7 @@ function Queue({ tasks, counts }: { tasks: readonly TaskView[]; counts: Record<s
   const blocked = counts.pending ?? 0;
   const rest = [
     more > 0 && `${number(more)} more in the queue`,
-    blocked > 0 && `${number(blocked)} pending on earlier tasks of their workflow`,
+    blocked > 0 && `${number(blocked)} waiting for earlier tasks of their workflow`,
   ].filter(Boolean);
   return (
     <>

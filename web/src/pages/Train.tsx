@@ -258,7 +258,7 @@ function Wizard() {
               </button>
             </div>
           )}
-          {weights == null && <p className="muted small">The size of the model is not known: no memory estimate.</p>}
+          {weights == null && <p className="muted small">No memory estimate: the size of the model is unknown.</p>}
         </div>
         {yaml && (
           <aside className="drawer" aria-label="YAML">

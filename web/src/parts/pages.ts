@@ -19,7 +19,7 @@ export const PAGES = [
   { to: "/", name: "Overview", key: "o", icon: House, group: "" },
   { to: "/tasks", name: "Runs", key: "r", icon: List, group: "" },
   { to: "/train", name: "Fine-tune", key: "f", icon: Sparkles, group: "", changes: true },
-  { to: "/new", name: "New run", key: "n", icon: FilePlus2, group: "", changes: true },
+  { to: "/new", name: "New workflow", key: "n", icon: FilePlus2, group: "", changes: true },
   { to: "/datasets", name: "Datasets", key: "d", icon: Database, group: "Data and models" },
   { to: "/models", name: "Models", key: "m", icon: Package, group: "Data and models" },
   { to: "/playground", name: "Playground", key: "p", icon: MessageSquare, group: "Data and models" },

@@ -172,7 +172,7 @@ def _numbered(pieces: Iterable[bytes], size_bytes: int, most_bytes: int) -> Iter
         rest += last
         if len(rest) > MAX_AT_ONCE:
             raise ReadLimitReached(
-                f"Line {number + 1} is longer than {MAX_AT_ONCE >> 20} MiB; only a worker reads on from there."
+                f"Line {number + 1} is longer than {MAX_AT_ONCE >> 20} MiB; only a worker reads the rest."
             )
         # Checked after each piece; a line that the limit cuts is dropped below.
         if seen >= most_bytes:

@@ -100,7 +100,7 @@ def _row(name: str, results: Mapping[str, Result], items: Items, *, force: bool)
         why = _unlike(name, results, having[0], other)
         raise ConflictError(
             f"{name} of {other} cannot be compared with that of {having[0]}: {why}.",
-            hint="Evaluate both with the same settings; --force shows the numbers next to each other anyway.",
+            hint="Evaluate both with the same settings, or use --force to show the numbers side by side anyway.",
         )
     first, *others = results
     values = [results[task]["metrics"].get(name) for task in results]

@@ -106,7 +106,7 @@ async def get_file(request: Request, core: CoreDep, who: Reader, artifact_id: st
     artifact = await artifacts.get(core, who, artifact_id)
     entry = next((file for file in artifact.files if file.path == path), None)
     if entry is None:
-        raise NotFoundError(f"The artifact {artifact.name} has no file {path!r}.")
+        raise NotFoundError(f"Artifact {artifact.name} has no file {path!r}.")
     name = path.rpartition("/")[2]
     return await file_transfer.send(request, core.blobs, entry.digest, filename=name, size_bytes=entry.size_bytes)
 

@@ -136,9 +136,9 @@ class GradientsProvider:
         """Return the error for a task that is not found: wrong URL, other account's key, Gradients' error, or gone."""
         reply = await self._service.get(f"/auditing/tasks/{ticket}")
         if reply.status != 404:
-            return UnreachableError(f"One API of {_NAME} does not know the task {ticket}, and another one does.")
+            return UnreachableError(f"One API of {_NAME} does not know task {ticket}, and another one does.")
         return NeedsYou(
-            f"{_NAME} does not know the task {ticket}, or has removed it.",
+            f"{_NAME} does not know task {ticket}, or has removed it.",
             hint="First check TUNEFLEET_GRADIENTS_URL, and that GRADIENTS_API_KEY is of the account that ordered it. "
             "The command orders the task again, and you pay for it again.",
             verb="retry --from upload",
@@ -183,7 +183,7 @@ class GradientsProvider:
                     break
         if self._account is None:
             raise NeedsYou(
-                f"It is unknown whether the order {order.key} was already placed at {_NAME}.",
+                f"Order {order.key} may already have been placed at {_NAME}.",
                 hint="Set TUNEFLEET_GRADIENTS_ACCOUNT, so that the account's tasks can be searched.",
             )
         return self._account
@@ -218,7 +218,7 @@ class GradientsProvider:
                 hidden = task.id
         if hidden is not None:
             raise NeedsYou(
-                f"{_NAME} does not show the rows of the task {hidden}, which may be the order {order.key}.",
+                f"{_NAME} does not show the rows of task {hidden}, which may be the order {order.key}.",
                 hint="It may show them once that task has ended: run the command then. If the task is not this order, "
                 "`tunefleet campaign stop` and `start` abandon this cycle, and the next one orders its chunk.",
             )
@@ -252,7 +252,7 @@ def make(settings: CampaignSettings, client: AsyncClient) -> GradientsProvider:
         MachineError: If there is no key.
     """
     if settings.gradients_key is None:
-        raise MachineError("The provider gradients needs a key.", hint="Set GRADIENTS_API_KEY, or `provider: local`.")
+        raise MachineError("Provider gradients requires a key.", hint="Set GRADIENTS_API_KEY, or `provider: local`.")
     patience = Patience(tries=4, longest_s=30.0)
     service = Service(_NAME, settings.gradients_url, settings.gradients_key, timeout_s=120.0, patience=patience)
     return GradientsProvider(service, client, account=settings.gradients_account, settle_s=settings.gradients_settle_s)

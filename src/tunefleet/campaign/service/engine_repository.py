@@ -161,7 +161,7 @@ class CampaignRepository:
 
         def change(at: _LockedCycle) -> CycleState:
             if at.row.status != ACTIVE:
-                raise LeaseLost(f"The campaign {at.row.name} is {at.row.status}.")
+                raise LeaseLost(f"Campaign {at.row.name} is {at.row.status}.")
             cycles.intend(at.connection, at.row, at.cycle, intent, at.now)
             return cycles.state_of(at.connection, at.row, at.cycle)
 
@@ -416,7 +416,7 @@ class CampaignRepository:
         def operation(connection: Connection) -> T:
             row = campaigns.by_id(connection, state.campaign_id, lock=True)
             if row is None or row.holder != state.holder:
-                raise LeaseLost(f"The campaign {state.name} is not held by {state.holder} any more.")
+                raise LeaseLost(f"Campaign {state.name} is not held by {state.holder} any more.")
             cycle = cycle_rows.get(connection, row.seq, state.number)
             if cycle is None or not _same(cycle, state):
                 # Same holder, but a user has retried or moved the cycle since `state` was read.
@@ -434,7 +434,7 @@ def _same(cycle: CycleRow, state: CycleState) -> bool:
 def _known(connection: Connection, campaign_id: str) -> CampaignRow:
     row = campaigns.by_id(connection, campaign_id)
     if row is None:
-        raise NotFoundError(f"There is no campaign {campaign_id}.")
+        raise NotFoundError(f"Campaign {campaign_id} not found.")
     return row
 
 

@@ -48,13 +48,13 @@ async def authenticate(core: ServerContext, token: str) -> Actor:
 def _actor(connection: Connection, campaign_id: str, *, shared: bool) -> Actor:
     row = campaigns.by_id(connection, campaign_id)
     if row is None:
-        raise AuthError(f"There is no campaign {campaign_id}.")
+        raise AuthError(f"Campaign {campaign_id} not found.")
     refuse_archived(connection, row.project)
     uses_shared_token = shared and row.owner == SHARED_TOKEN.owner
     mine = [key for key in keys.all_rows(connection, project=row.project) if key.owner == row.owner]
     if not uses_shared_token and not any(key.revoked_at is None and key.role in _SUBMITTING for key in mine):
         raise AuthError(
-            f"{row.owner}, who owns the campaign {row.name}, no longer has a key that may submit.",
+            f"{row.owner}, who owns campaign {row.name}, no longer has a key that may submit.",
             hint=f"Create one with `tunefleet keys create --owner {row.owner}`, or stop the campaign.",
         )
     return Actor(row.id, row.owner, "member", row.project)

@@ -144,7 +144,7 @@ def find(
         version = models.newest(connection, actor.project, owner, name)
     found = models.get(connection, actor.project, owner, name, version)
     if found is None:
-        raise NotFoundError(f"The model {name} has no version {version}.", hint=_LIST)
+        raise NotFoundError(f"Model {name} has no version {version}.", hint=_LIST)
     return found
 
 
@@ -158,7 +158,7 @@ def mine(
         ForbiddenError: If it belongs to another user.
     """
     row = find(connection, actor, name, version, owner=owner)
-    may_change(actor, row.owner, f"The model {row.name}")
+    may_change(actor, row.owner, f"Model {row.name}")
     return row
 
 
@@ -182,7 +182,7 @@ def _owner(connection: Connection, actor: Actor, name: str) -> str:
     if actor.owner in owners:
         return actor.owner
     if not owners:
-        raise NotFoundError(f"There is no model {name}.", hint=_LIST)
+        raise NotFoundError(f"Model {name} not found.", hint=_LIST)
     if len(owners) > 1:
         raise ConflictError(
             f"Several users have a model {name}: {', '.join(owners)}.", hint=f"Name the owner: {owners[0]}/{name}."

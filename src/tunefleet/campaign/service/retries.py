@@ -55,12 +55,12 @@ async def rollback(core: ServerContext, actor: Actor, reference: str, version: i
             newest = models.newest(connection, row.project, row.owner, row.name)
             any_ = models.get(connection, row.project, row.owner, row.name, newest)
             if any_ is None:
-                raise ConflictError(f"The campaign {row.name} has made no model yet.")
+                raise ConflictError(f"Campaign {row.name} has not produced a model yet.")
             return views.model_view(model_registry.roll_back(connection, any_, now))
         found = models.get(connection, row.project, row.owner, row.name, version)
         if found is None:
             hint = "`tunefleet models ls` lists them."
-            raise NotFoundError(f"The model {row.name} has no version {version}.", hint=hint)
+            raise NotFoundError(f"Model {row.name} has no version {version}.", hint=hint)
         if found.stage == Stage.PROMOTED:
             raise ConflictError(f"Version {version} of {row.name} is already promoted.")
         reason = f"{actor.owner} rolled back to it."
@@ -72,11 +72,11 @@ async def rollback(core: ServerContext, actor: Actor, reference: str, version: i
 def _retry(connection: Connection, row: CampaignRow, now: float, *, wanted: CampaignRetry) -> CampaignRow:
     if row.status == CampaignStatus.STOPPED:
         raise ConflictError(
-            f"The campaign {row.name} is stopped.", hint=f"Resume it with `tunefleet campaign start {row.name}`."
+            f"Campaign {row.name} is stopped.", hint=f"Resume it with `tunefleet campaign start {row.name}`."
         )
     cycle = _to_retry(connection, row, wanted)
     if cycle is None and row.status != CampaignStatus.HELD:
-        raise ConflictError(f"Nothing of the campaign {row.name} has failed.")
+        raise ConflictError(f"Nothing in campaign {row.name} has failed.")
     if cycle is not None and (cycle.status != CycleStatus.RUNNING or wanted.step is not None):
         step = wanted.step or cycle_rewind.RETRIED_FROM.get(StepName(cycle.step), StepName(cycle.step))
         _check_step(row, cycle, step)
@@ -157,5 +157,5 @@ def _merged(connection: Connection, cycle: CycleRow) -> bool:
 def _cycle(connection: Connection, row: CampaignRow, number: int) -> CycleRow:
     cycle = cycle_rows.get(connection, row.seq, number)
     if cycle is None:
-        raise NotFoundError(f"The campaign {row.name} has no cycle {number} (cycles so far: {row.cycles}).")
+        raise NotFoundError(f"Campaign {row.name} has no cycle {number} (cycles so far: {row.cycles}).")
     return cycle

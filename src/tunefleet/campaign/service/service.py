@@ -170,7 +170,7 @@ def _resume(connection: Connection, row: CampaignRow, now: float) -> CampaignRow
     command = "retry" if row.status == CampaignStatus.HELD else "start"
     reason = row.reason or ""
     raise ConflictError(
-        f"The campaign {row.name} is {row.status}. {reason}".rstrip(),
+        f"Campaign {row.name} is {row.status}. {reason}".rstrip(),
         hint=None if reason.startswith(NEEDS_YOU) else f"Resume it with `tunefleet campaign {command} {row.name}`.",
     )
 

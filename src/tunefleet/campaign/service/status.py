@@ -81,7 +81,7 @@ def find(connection: Connection, actor: Actor, reference: str) -> CampaignRow:
     found = campaigns.named(connection, actor.project, reference)
     own = [each for each in found if each.owner == actor.owner] or found
     if not own:
-        raise NotFoundError(f"There is no campaign {reference}.", hint="`tunefleet campaign list` lists them.")
+        raise NotFoundError(f"Campaign {reference} not found.", hint="`tunefleet campaign list` lists them.")
     if len(own) > 1:
         raise ConflictError(
             f"Several users have a campaign {reference}: {', '.join(each.owner for each in own)}.",
@@ -99,7 +99,7 @@ def mine(connection: Connection, actor: Actor, reference: str) -> CampaignRow:
     """
     may_submit(actor)
     row = find(connection, actor, reference)
-    may_change(actor, row.owner, f"The campaign {row.name}")
+    may_change(actor, row.owner, f"Campaign {row.name}")
     locked = campaigns.by_id(connection, row.id, lock=True)
     assert locked is not None, "campaigns are never removed"
     return locked

@@ -84,7 +84,7 @@ class EvaluateStep(Repeatable):
 
 
 def _leave_out(error: BaseException, tries: int) -> bool:
-    """Whether to leave out a candidate: not because of a lost or busy worker, since it was paid for."""
+    """Whether to leave a candidate out: not because of a lost or busy worker, since it was paid for."""
     if isinstance(error, TaskFailed):
         return not error.transient and (tries >= _TRIES or not error.busy)
     return isinstance(error, CycleFailed)

@@ -44,11 +44,11 @@ class WaitStep(Repeatable):
         for entry in cost_of_time(context.spec.budget, key, found.cost_s):
             await context.repository.spend(context.state, entry.what, entry.amount, entry.key)
         if found.state == "failed":
-            raise OrderFailed(f"The task {intent['ticket']} at {context.provider.name} has failed: {found.detail}")
+            raise OrderFailed(f"Task {intent['ticket']} at {context.provider.name} has failed: {found.detail}")
         if not found.candidates:
             # The models may be listed later. The task is paid for, so only a user may order again.
             raise NeedsYou(
-                f"The task {intent['ticket']} at {context.provider.name} has succeeded, but lists no model.",
+                f"Task {intent['ticket']} at {context.provider.name} has succeeded, but lists no model.",
                 hint="It is polled again. The command orders again instead, and you pay for it again.",
                 verb="retry --from upload",
             )
@@ -75,7 +75,7 @@ def _later(context: StepContext, intent: Outcome, until: float, why: str) -> Lat
     if placed_at is None or context.clock.wall() <= placed_at + hours * 3600.0 + _PATIENCE_S:
         return Later(until, why)
     raise NeedsYou(
-        f"The task {intent['ticket']} at {context.provider.name} was ordered for {hours:g} hours, and is more than a "
+        f"Task {intent['ticket']} at {context.provider.name} was ordered for {hours:g} hours, and is more than a "
         f"day overdue: {why}.",
         hint="Check it at the provider first. The command keeps waiting; with `--from upload` the task is cancelled "
         "and another one is ordered, and you pay for it.",

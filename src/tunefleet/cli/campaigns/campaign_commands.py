@@ -49,10 +49,10 @@ def start(
     config: Config = CONFIG,
     as_json: Json = False,
 ) -> None:
-    """Create or update the campaigns of a file and start them; without a file, start existing ones.
+    """Create or update the campaigns in a file and start them; without a file, start existing campaigns.
 
-    Changes apply from the next cycle on, budget limits immediately. A campaign with `enabled: false` is paused.
-    Campaigns that are not in the file stay unchanged.
+    Changes take effect at the next cycle, except budget limits, which take effect immediately. A campaign with
+    `enabled: false` is paused. Campaigns that are not in the file are left unchanged.
     """
     # A --config that does not exist is an error, not a reason to start existing campaigns.
     if names and not config.exists() and config == CONFIG:
@@ -90,7 +90,7 @@ def list_(*, as_json: Json = False) -> None:
     elif found:
         say(view.campaign_table(found))
     else:
-        say("No campaigns yet. Create some with `tunefleet campaign start --config FILE`.")
+        say("No campaigns yet. Create one with `tunefleet campaign start --config FILE`.")
 
 
 @examples("tunefleet campaign show daily")
@@ -112,13 +112,15 @@ def logs(
     name: Campaign,
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until Ctrl-C.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=1000, help="Number of lines from the end.")] = 200,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", min=1, max=1000, help="Number of lines to show, from the end.")
+    ] = 200,
     cycle: Cycle = None,
     as_json: Json = False,
 ) -> None:
-    """Print the log of a campaign. With --json each line is a JSON object.
+    """Print the log of a campaign. With --json, each line is a JSON object.
 
-    With --follow a terminal shows a progress bar below the lines.
+    With --follow, a terminal shows a progress bar below the log.
     """
     shown = log_output(as_json=as_json)
     with connect(patience_s=30.0, refused_s=None) if follow else connect() as client:
@@ -140,7 +142,7 @@ def logs(
 
 @examples("tunefleet campaign pause daily")
 def pause(name: Campaign, *, as_json: Json = False) -> None:
-    """Pause a campaign: no further step starts; a training run at a provider continues and is collected later."""
+    """Pause a campaign: no further step starts. Training at a provider continues, and its result is collected later."""
     with connect() as client:
         detail = client.campaigns.pause(name)
     print_json(detail) if as_json else _say_status(detail)
@@ -156,7 +158,7 @@ def resume(name: Campaign, *, as_json: Json = False) -> None:
 
 @examples("tunefleet campaign stop daily --yes")
 def stop(name: Campaign, *, yes: Yes = False, as_json: Json = False) -> None:
-    """Stop a campaign: its open cycle is abandoned and its task cancelled; its models are kept."""
+    """Stop a campaign: its current cycle is abandoned and its task cancelled, but its models are kept."""
     confirm(f"Stop campaign {name} and abandon its running cycle?", yes=yes)
     with connect() as client:
         detail = client.campaigns.stop(name)
@@ -170,13 +172,13 @@ def retry(
     cycle: Cycle = None,
     step: Annotated[
         StepName | None,
-        typer.Option("--from", metavar="STEP", help="Step to restart from; default: the failed one."),
+        typer.Option("--from", metavar="STEP", help="Step to restart from; default: the failed step."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Retry a held campaign or a failed cycle from the failed step, with the newest configuration.
+    """Retry a held campaign or a failed cycle from the failed step, with the current configuration.
 
-    A task that failed at the provider is ordered and paid for again.
+    If training failed at an external provider, it is ordered and paid for again.
     """
     with connect() as client:
         detail = client.campaigns.retry(name, cycle=cycle, step=step)
@@ -200,7 +202,8 @@ def rollback(
     name: Campaign,
     *,
     to: Annotated[
-        int | None, typer.Option("--to", metavar="VERSION", min=1, help="Default: the previous version.")
+        int | None,
+        typer.Option("--to", metavar="VERSION", min=1, help="Version to promote; default: the previous version."),
     ] = None,
     yes: Yes = False,
     as_json: Json = False,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tunefleet.spec.documents.campaign_document import CampaignSpec
 
 CONFIG: Final = Path("config.yaml")
-_EXAMPLE: Final = "Set another file with --config; see `example-config.yaml` for an example."
+_EXAMPLE: Final = "Choose another file with --config. `example-config.yaml` is an example."
 Config = Annotated[
     Path, typer.Option("--config", "-c", metavar="FILE", help="Campaign file; default: config.yaml in this folder.")
 ]
@@ -34,7 +34,7 @@ def read(config: Path, names: list[str] | None = None, *, local: bool = False) -
     try:
         text = decode_file(config.expanduser().read_bytes(), str(config))
     except FileNotFoundError as error:
-        raise InputError(f"There is no file {config}.", hint=_EXAMPLE) from error
+        raise InputError(f"File {config} not found.", hint=_EXAMPLE) from error
     except OSError as error:
         raise InputError(f"{config} cannot be read.", hint=_EXAMPLE) from error
     found = parse_campaigns(text, filename=str(config))

@@ -42,10 +42,10 @@ class Forecast:
 
 @examples("tunefleet campaign dry-run", "tunefleet campaign dry-run --config campaigns.yaml --json")
 def dry_run(config: Config = CONFIG, *, as_json: Json = False) -> None:
-    """Check a campaign file and the settings, and show what each campaign would do next; starts nothing.
+    """Check a campaign file and the settings, and show what each campaign would do next, without starting anything.
 
-    Local data files are checked for the configured columns, and ids of models and datasets against the rules of the
-    hub. Works offline, and lists what was not checked.
+    Checks that local data files have the configured columns and that ids of models and datasets are valid on the
+    Hub. Works offline, and lists what was not checked.
     """
     specs = read(config, local=True)
     settings = load(CampaignSettings)
@@ -152,7 +152,7 @@ def _model(spec: CampaignSpec, known: CampaignDetail | None, forecast: Forecast)
 
 def _next(spec: CampaignSpec, known: CampaignDetail | None) -> str:
     if not spec.enabled:
-        return "nothing: not enabled"
+        return "nothing (not enabled)"
     if known is None or known.cycle is None:
         return "starts cycle 0"
     cycle = known.cycle

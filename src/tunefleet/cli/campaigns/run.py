@@ -38,18 +38,20 @@ _CONTINUE_WITH: Final = {"held": "retry", "paused": "resume", "stopped": "start"
 def run(
     config: Config = CONFIG,
     *,
-    data: Annotated[Path | None, typer.Option(help="Data folder of a server that is started.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port of that server.")] = None,
-    workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Workers of that server.")] = 1,
+    data: Annotated[Path | None, typer.Option(help="Data folder, if a server is started.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port, if a server is started.")] = None,
+    workers: Annotated[
+        int, typer.Option("--workers", metavar="N", min=1, help="Number of workers, if a server is started.")
+    ] = 1,
     as_json: Json = False,
 ) -> None:
     """Run the campaigns of a file until Ctrl-C and print their logs.
 
-    Uses the server of `tunefleet up` or `tunefleet login`. If there is none, or it does not respond, it starts a server
-    and a worker on this machine, as `tunefleet up` does, and stops them at the end; the campaigns continue at the next
-    start. A campaign that is held, or that you have paused or stopped, stays so; the command to continue it is printed.
-    Settings are read from the environment and from .env in this folder. With --json each line is a JSON object on
-    standard output.
+    Uses the server started by `tunefleet up` or saved by `tunefleet login`. If there is none, or it does not
+    respond, the command starts a server and a worker on this machine and stops them on exit; the campaigns continue
+    at the next start. Campaigns that are held, paused or stopped stay that way; the command to continue each one is
+    printed. Settings are read from the environment and from .env in this folder. With --json, each line on standard
+    output is a JSON object.
     """
     from tunefleet.cli.local_cluster.supervisor import LocalFleet
     from tunefleet.cli.local_cluster.up import stop_on_signal
@@ -61,7 +63,7 @@ def run(
         _print_settings(name, spec, settings)
     folder = config.expanduser().parent
     if _answers():
-        err().print("Using the running server and its settings; campaigns continue without this command.")
+        err().print("Using the running server and its settings; campaigns continue after this command ends.")
         with connect(patience_s=30.0, refused_s=None) as client, stop_on_signal(None) as stop_requested:
             _follow(client, specs, folder, stop_requested, as_json=as_json)
         err().print("The campaigns continue on the server. Stop one with `tunefleet campaign stop NAME`.")
@@ -73,7 +75,9 @@ def run(
         err().print(f"Started a server at {fleet.url}, data in {fleet.data}.")
         err().print(f"Waiting for {plural(workers, 'worker')} to connect, up to {_WORKERS_S:g} s.")
         if len(fleet.await_workers(_WORKERS_S, stop_requested)) < workers and not stop_requested.is_set():
-            err().print("Not all workers have connected; runs stay queued. See `tunefleet workers ls`.", style="warn")
+            err().print(
+                "Not all workers have connected, so runs stay queued. See `tunefleet workers ls`.", style="warn"
+            )
         with Client(fleet.url, fleet.key, patience_s=30.0) as client:
             _follow(client, specs, folder, stop_requested, as_json=as_json)
         fleet.stop()

@@ -282,6 +282,6 @@ def _of(value: Any) -> str | None:
 def promoted(found: ModelVersionView, what: str) -> str:
     """Return the confirmation of a promotion, and what it does not change."""
     return (
-        f"Version {found.version} of {found.name} is {what}. The publish target of its campaign still has what the "
-        "last cycle published."
+        f"Version {found.version} of {found.name} is {what}. The campaign's publish target still has the version "
+        "that the last cycle published."
     )

@@ -51,7 +51,7 @@ _EXIT_TIMEOUT_S = 30.0
 
 @examples("tunefleet control list", "tunefleet control list --remote gpu-box:41235 --token TOKEN")
 def list_(*, remote: Remote = None, token: Token = None, as_json: Json = False) -> None:
-    """List controlled jobs, live ones first, and paused ones."""
+    """List controlled jobs: live, ended and paused."""
     paused = paused_jobs(endpoints_dir())
     rows = [view.row_of(job) for job in list_jobs(endpoints_dir())]
     if remote is not None:
@@ -72,7 +72,7 @@ def list_(*, remote: Remote = None, token: Token = None, as_json: Json = False) 
 def status(job: JobId, *, remote: Remote = None, token: Token = None, as_json: Json = False) -> None:
     """Show the progress of a job, or how it ended.
 
-    The exit code is 1 if it failed or was killed.
+    The exit code is 1 if the job failed or was killed.
     """
     control = open_job(job, remote, token)
     fields = control.status()
@@ -90,7 +90,7 @@ def _ask(
     reply = control.send(COMMANDS[operation].value, data)
     if not wait:
         return reply
-    with view.waiting(f"{operation}: sent to {control.job_id}, which acts at the end of its step") as on_state:
+    with view.waiting(f"{operation}: sent to {control.job_id}; it takes effect at the end of the step") as on_state:
         state = wait_for(lambda: _outcome(control, reply.command_id), timeout_s, on_state)
         # The reply may come before the process has freed its GPU, which the next command may need.
         if operation in _ENDING and state.state != "failed" and is_settled(state):
@@ -138,7 +138,7 @@ def save(
 ) -> None:  # fmt: skip
     """Save a checkpoint now; evaluates first if the best model is tracked.
 
-    Returns when the checkpoint is durable.
+    Returns once the checkpoint is durable.
     """
     _command("save", job, remote, token, (no_wait, timeout, as_json))
 
@@ -174,7 +174,9 @@ def abort(
     Existing checkpoints are kept.
     """
     if not force:
-        err().print(Text(f"Job {job} stops without saving; progress since its last checkpoint is lost.", "warn"))
+        err().print(
+            Text(f"Job {job} will stop without saving; progress since its last checkpoint will be lost.", "warn")
+        )
     confirm(f"Abort {job}? (--force skips this question)", yes=force, option="--force")
     _command("abort", job, remote, token, (no_wait, timeout, as_json))
 
@@ -184,7 +186,7 @@ def pause(
     job: JobId, *, remote: Remote = None, token: Token = None, no_wait: NoWait = False, timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Save a checkpoint and end the process, which frees the GPU; resume it later."""
+    """Save a checkpoint and end the process to free the GPU; you can resume later."""
     _command("pause", job, remote, token, (no_wait, timeout, as_json))
 
 
@@ -209,7 +211,7 @@ def set_(
     *,
     remote: Remote = None, token: Token = None, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Change settings of a running job; they survive a resume."""
+    """Change settings of a running job; they also apply after a resume."""
     _command("set", job, remote, token, (no_wait, timeout, as_json), parse_pairs(pairs))
 
 
@@ -217,7 +219,9 @@ def set_(
 def curl(
     job: JobId,
     operation: Annotated[str, typer.Argument(metavar="COMMAND", help=f"status, {', '.join(COMMANDS)}.")] = "status",
-    pairs: Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE…", help="For set.")] = None,
+    pairs: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY=VALUE…", help="Settings for the set command.")
+    ] = None,
     *,
     remote: Remote = None,
     as_json: Json = False,
@@ -242,10 +246,11 @@ def cleanup(
     force: Annotated[bool, typer.Option("--force", "-f", "--yes", "-y", help="Skip the confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove the files of dead jobs; job folders and checkpoints stay.
+    """Remove the files of dead jobs; job folders and checkpoints are kept.
 
-    Only jobs whose process has certainly ended: same machine, and a reboot, no such process, or a process with another
-    start time. Jobs of other machines that share the home folder are not touched.
+    Removes only jobs of this machine whose process has certainly ended: the machine was rebooted, the process no
+    longer exists, or its id now belongs to another process. Jobs of other machines that share the home folder are
+    kept.
     """
     found = find_stale_endpoints(endpoints_dir())
     dead = [item for item in found if item.job_id is not None]

@@ -71,8 +71,8 @@ def curl_line(
         endpoint = control.found.endpoint if control is not None and control.found is not None else None
         if control is None or endpoint is None or not endpoint.port:
             raise ConflictError(
-                f"Job {job} has no control port; its commands are files.",
-                hint="Use the other commands of `tunefleet control`; they write these files.",
+                f"Job {job} has no control port; it receives commands as files.",
+                hint="Use the other `tunefleet control` commands, which write these files.",
             )
         job, address = control.job_id, f"localhost:{endpoint.port}"
         if sys.platform != "linux":

@@ -63,17 +63,18 @@ def run(
     ] = None,
     gpu: Annotated[
         str | None,
-        typer.Option(
-            "--gpu", metavar="GPUS", help="all, none, or comma-separated indexes and UUIDs; these GPUs are claimed."
-        ),
+        typer.Option("--gpu", metavar="GPUS", help="GPUs to claim: all, none, or comma-separated indexes or UUIDs."),
     ] = None,
-    no_http: Annotated[bool, typer.Option("--no-http", help="Do not open a port; commands are sent as files.")] = False,
+    no_http: Annotated[
+        bool, typer.Option("--no-http", help="Do not open a port; commands are sent through files.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Run a training script with control, pause and resume.
 
-    Each Hugging Face Trainer in the script, also under torchrun or accelerate, gets control, a journal and verified
-    checkpoints. Ctrl-C goes to the script as usual; SIGTERM pauses. The exit code is the script's.
+    Adds control, a journal and verified checkpoints to each Hugging Face Trainer in the script, including under
+    torchrun and accelerate. Ctrl-C is passed to the script; SIGTERM pauses the run. The exit code is that of the
+    script.
     """
     settings = load(ClientSettings)
     environment = inherited_environment()
@@ -100,7 +101,7 @@ def run(
 def _folder(results: Path, resume: str | None, name: str | None, command: list[str] | None) -> tuple[JobFolder, Any]:
     if resume is None:
         if not command:
-            raise InputError("No command to run.", hint="Write it after --: tunefleet run -- python train.py")
+            raise InputError("No command to run.", hint="Put it after --, such as: tunefleet run -- python train.py")
         folder = _safe(results, name or _name_of(command))
         # A command that failed before it trained may be corrected and run under the same name.
         if trainings.recorded(folder.root) or locks.is_held(folder.lock):
@@ -117,15 +118,17 @@ def _folder(results: Path, resume: str | None, name: str | None, command: list[s
 
 def _check_id(endpoints_dir: Path, job_id: str) -> None:
     if find_endpoint(endpoints_dir, job_id) is not None:
-        raise ConflictError(f"Job {job_id} is already running, started elsewhere.", hint="Use another --name.")
+        raise ConflictError(f"Job {job_id} is already running; it was started elsewhere.", hint="Use another --name.")
 
 
 def _load_previous(folder: JobFolder, resume: str) -> Job:
     if not folder.job_json.is_file():
-        raise NotFoundError(f"There is no run {resume} in {folder.root.parent}.", hint="Set its folder with --results.")
+        raise NotFoundError(f"Run {resume} not found in {folder.root.parent}.", hint="Set its folder with --results.")
     job = Job.model_validate_json(folder.job_json.read_bytes())
     if "command" not in job.spec:
-        raise InputError(f"{resume} is not a run of a command.", hint="Resume a run with `tunefleet resume`.")
+        raise InputError(
+            f"{resume} was not started with `tunefleet run`.", hint="Resume a run with `tunefleet resume`."
+        )
     status = read_status(folder)
     if not _wait_until_ended(folder, status):
         raise ConflictError(f"Run {resume} is still running.", hint=f"See it with `tunefleet control watch {resume}`.")
@@ -200,9 +203,7 @@ def _devices(gpu: str | None, visible: str | None) -> tuple[tuple[str, ...], dic
     for word in (part.strip() for part in chosen.split(",")):
         fitting = [d.uuid for d in found if (str(d.index) == word if word.isdigit() else d.uuid.startswith(word))]
         if not fitting and gpu is not None:
-            raise MachineError(
-                f"There is no GPU {word} on this machine.", hint="List the GPUs with `tunefleet doctor`."
-            )
+            raise MachineError(f"This machine has no GPU {word}.", hint="List the GPUs with `tunefleet doctor`.")
         uuids += fitting[:1]
     return tuple(uuids), {}
 

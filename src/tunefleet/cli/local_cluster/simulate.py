@@ -30,7 +30,7 @@ def simulate(
     *,
     workers: Annotated[int, typer.Option("--workers", "-n", min=1, help="Number of simulated workers.")] = 100,
     tasks: Annotated[
-        int, typer.Option("--tasks", "-m", min=1, help="Number of tasks; with --steps that of the largest load.")
+        int, typer.Option("--tasks", "-m", min=1, help="Number of tasks; with --steps, of the largest load.")
     ] = 1000,
     rate: Annotated[
         str | None,
@@ -51,7 +51,7 @@ def simulate(
     ] = "http",
     renewals: Annotated[
         bool,
-        typer.Option("--renewals/--no-renewals", help="Idle workers renew as often as real ones, or every 45 s."),
+        typer.Option("--renewals/--no-renewals", help="Renew idle workers as often as real ones, or only every 45 s."),
     ] = True,
     fill_first: Annotated[
         bool, typer.Option("--fill-first", help="Submit all tasks before the workers start.")
@@ -61,24 +61,26 @@ def simulate(
         typer.Option("--for", min=0.1, metavar="SECONDS", help="Stop after this time, even if tasks are left."),
     ] = None,
     steps: Annotated[
-        str | None, typer.Option("--steps", metavar="N,N,…", help="One run per number of workers, with growth rates.")
+        str | None,
+        typer.Option("--steps", metavar="N,N,…", help="Simulate each of these worker counts and show growth rates."),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Random seed.")] = 0,
     url: Annotated[
-        str | None, typer.Option("--url", help="Server to test, with an admin key; default: a temporary one.")
+        str | None,
+        typer.Option("--url", help="Server to test, which requires an admin key; default: a temporary server."),
     ] = None,
     key: Annotated[str | None, typer.Option("--key", help="Admin key for --url; default: the key of `login`.")] = None,
     processes: Annotated[
-        int | None, typer.Option("--processes", min=1, help="Processes for the workers; default: automatic.")
+        int | None, typer.Option("--processes", min=1, help="Number of processes for the workers; default: automatic.")
     ] = None,
     plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE.svg", help="Write a plot to this file.")] = None,
     as_json: Json = False,
 ) -> None:
     """Load-test a server with simulated workers.
 
-    Starts a server on a temporary folder unless --url is given; on that server the tasks and workers of the simulation
-    are removed at the end. The workers use the real protocol, but only hold each task for its time. Ctrl-C stops the
-    simulation and prints the report. Exit code 1: a task was lost or completed twice.
+    Starts a server in a temporary folder, or uses the server at --url and removes the simulated tasks and workers
+    at the end. The workers use the real protocol but train nothing: each task only takes its run time. Ctrl-C stops
+    the simulation and prints the report. The exit code is 1 if a task was lost or completed twice.
     """
     from tunefleet.cli.local_cluster import simulate_views
     from tunefleet.cli.local_cluster.simulate_target import SimulationTarget

@@ -220,7 +220,7 @@ class LocalFleet:
             raise MachineError(f"{self.data} is a file, not a folder.", hint="Choose a folder with --data.") from None
         except Timeout:
             raise MachineError(
-                f"`tunefleet up` already runs on {self.data}{self._owner_text()}.",
+                f"`tunefleet up` is already running on {self.data}{self._owner_text()}.",
                 hint="Use it, stop it, or choose another folder with --data.",
             ) from None
         except OSError as error:
@@ -283,7 +283,7 @@ class LocalFleet:
         except UnreachableError:
             return False
         except TunefleetError as error:
-            logger.debug("Something else answers at %s: %s", self.url, error)
+            logger.debug("Another service responds at %s: %s", self.url, error)
             return False
 
     def _supervise(self) -> None:
@@ -388,7 +388,7 @@ def certificate_host(facts: CertificateInfo, host: str) -> str:
     raise MachineError(
         f"The certificate in TUNEFLEET_TLS_CERT_FILE is for {', '.join(facts.names) or 'no name'}, which does not "
         f"resolve to this machine: local workers cannot verify it at {host}.",
-        hint="Use a certificate that includes 127.0.0.1, or set TUNEFLEET_HOST to the address of its name.",
+        hint="Use a certificate that includes 127.0.0.1, or set TUNEFLEET_HOST to the IP address of its name.",
     )
 
 

@@ -40,7 +40,7 @@ def uninstall(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Remove the files of Tunefleet from this machine.
+    """Remove Tunefleet's files from this machine.
 
     The data folder (runs, metrics, artifacts) is kept unless --data is given; a folder in use is never removed. Remove
     the package itself with `pip uninstall tunefleet`.
@@ -72,7 +72,7 @@ def uninstall(
         print_json({"removed": [str(item.path) for item in to_remove]})
         return
     say("Removed." if to_remove else "Nothing to remove.")
-    say("The package: pip uninstall tunefleet", style="dim")
+    say("To remove the package: pip uninstall tunefleet", style="dim")
 
 
 def remains() -> Iterator[Remains]:
@@ -100,7 +100,7 @@ def _show(found: list[Remains], to_remove: list[Remains]) -> None:
         return
     listing = table("path", "content", "size", "action", right=("size",))
     for item in found:
-        action = "remove" if item in to_remove else "keep; remove with --data"
+        action = "remove" if item in to_remove else "kept; remove with --data"
         listing.add_row(str(item.path), item.what, formatting.size(item.size_bytes), action)
     say(listing)
 

@@ -27,15 +27,15 @@ def up(
     data: Annotated[Path | None, typer.Option(help="Folder for the database, files and results.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
     host: Annotated[
-        str | None, typer.Option(help="Address to listen on; 0.0.0.0 allows remote access, with a key.")
+        str | None, typer.Option(help="Address to listen on; 0.0.0.0 allows remote access, which requires a key.")
     ] = None,
     workers: Annotated[int, typer.Option("--workers", metavar="N", min=1, help="Number of workers.")] = 1,
-    keep_jobs: Annotated[bool, typer.Option("--keep-jobs", help="Keep jobs running at the end.")] = False,
+    keep_jobs: Annotated[bool, typer.Option("--keep-jobs", help="Leave jobs running on exit.")] = False,
     adopt_files: Annotated[
         bool,
         typer.Option(
             "--adopt-files",
-            help="Once: adopt the files in the folder for this database, and keep unknown ones.",
+            help="Use once, to adopt the data folder for this database; unknown files are kept.",
         ),
     ] = False,
     as_json: Annotated[
@@ -44,11 +44,12 @@ def up(
 ) -> None:
     """Start a server and a worker on this machine, and keep them running until Ctrl-C.
 
-    With --workers N, each worker has its own folder, log and an equal share of the cores; they share memory and GPUs.
-    Start a worker on another machine with `tunefleet worker`.
+    With --workers N, each worker gets its own folder and log and an equal share of the CPU cores; memory and GPUs
+    are shared. Start a worker on another machine with `tunefleet worker`.
 
-    At the end, an active run saves a checkpoint if that is quick and stops; it resumes from the newest checkpoint at
-    the next `tunefleet up` on the same folder. With --keep-jobs it keeps running and is adopted then.
+    On Ctrl-C, active runs save a checkpoint if that is quick, then stop. The next `tunefleet up` on the same folder
+    resumes them from their newest checkpoint. With --keep-jobs they keep running, and the next `tunefleet up`
+    adopts them.
     """
     fleet = LocalFleet(data, host=host, port=port, workers=workers, adopt_files=adopt_files)
     with stop_on_signal(fleet) as stop_requested:

@@ -72,9 +72,9 @@ def get(
 ) -> None:
     """Download an artifact; files that already exist are verified and kept.
 
-    `tunefleet artifacts ls RUN` lists the names of a run's artifacts; `RUN/NAME` is short for NAME --run RUN.
+    `tunefleet artifacts ls RUN` lists the names of a run's artifacts; `RUN/NAME` is short for `NAME --run RUN`.
 
-    An existing file with other content is replaced only if you give FOLDER.
+    An existing file with different content is replaced only if you pass FOLDER.
     """
     if task is None and artifact.startswith("task-"):
         task, _, artifact = artifact.partition("/")
@@ -120,11 +120,11 @@ def deliver(
         str | None, typer.Option("--to", metavar="URL", help="Target; default: the destination in the run's spec.")
     ] = None,
     header: Annotated[
-        list[str] | None, typer.Option("--header", help="HTTP header (NAME: VALUE) of each request.")
+        list[str] | None, typer.Option("--header", help="HTTP header (NAME: VALUE) to send with each request.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Deliver a run's result and files from the server to a URL or bucket, without running it again."""
+    """Deliver a run's result and files from the server to a URL or bucket, without rerunning it."""
     with connect(patience_s=10.0, refused_s=None) as client, transfer_bar() as on_progress:
         task_id = one_task(client, task)
         sent = _deliver_result(client, task_id, to=to, headers=header or (), on_progress=on_progress)
@@ -156,7 +156,7 @@ def _deliver_result(
     files = {file.name: file for file in client.tasks.files(detail.id).files}
     result = next((files[name] for name in reversed(RESULT_NAMES) if name in files), None)
     if result is None:
-        raise InputError(f"The server has no result of {detail.id}.", hint=f"The run is {detail.status}.")
+        raise InputError(f"The server has no result for {detail.id}.", hint=f"The run is {detail.status}.")
     # The same selection as on the worker: artifacts that are a single file; of a trained folder, its archive.
     single = {made.name for made in client.artifacts.iterate(task_id=detail.id) if made.metadata.get(SINGLE_FILE)}
     sent = []

@@ -49,21 +49,22 @@ def chat(
     message: Annotated[
         str | None, typer.Option("--message", "-m", help="Send one message, print the answer, and exit.")
     ] = None,
-    base: Annotated[bool, typer.Option("--base", help="Also ask the base model, side by side.")] = False,
+    base: Annotated[bool, typer.Option("--base", help="Show the base model's answers side by side.")] = False,
     model: Annotated[
-        str | None, typer.Option("--model", metavar="NAME", help="Model of the chat that answers.")
+        str | None, typer.Option("--model", metavar="NAME", help="Model to answer, if the chat has several.")
     ] = None,
     system: Annotated[str | None, typer.Option("--system", metavar="TEXT", help="The system prompt.")] = None,
     chat_template: Annotated[
         bool | None,
         typer.Option(
-            "--chat-template/--no-chat-template", help="Use the model's chat template; default: if it has one."
+            "--chat-template/--no-chat-template",
+            help="Apply the model's chat template; default: apply it if there is one.",
         ),
     ] = None,
     temperature: Annotated[
         float | None, typer.Option("--temperature", min=0, max=100, help="Sampling temperature; 0 = greedy.")
     ] = None,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Maximum tokens of an answer.")] = 512,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", min=1, help="Maximum number of tokens per answer.")] = 512,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Sampling seed, for reproducible answers.")] = None,
     idle_s: Annotated[
         float, typer.Option("--idle", metavar="SECONDS", min=1, help="End the chat after this time without a message.")
@@ -72,8 +73,8 @@ def chat(
 ) -> None:
     """Chat with a model, or with the result of a training run.
 
-    A chat keeps the model loaded and ends with the conversation; a chat that was already running is kept. In the
-    conversation, /help lists the commands, /quit exits, and Ctrl-C stops an answer.
+    The model stays loaded until you exit; if you join a chat that is already running, it continues after you leave.
+    Type /help to list the commands and /quit to exit. Ctrl-C stops an answer.
     """
     if base and model is not None:
         raise InputError("--base and --model cannot be combined.", hint="Omit one of them.")
@@ -113,7 +114,7 @@ def _names(view: ChatView, *, base: bool, model: str | None) -> list[str]:
         raise InputError("--base needs a fine-tuned model to compare with.", hint="Use a training run as RUN.")
     if base and BASE not in view.models:
         raise InputError(
-            "The GPU has not enough memory for both models.",
+            "The GPU does not have enough memory for both models.",
             hint=f"Omit --base; see `tunefleet logs {view.task_id}`.",
         )
     if base:

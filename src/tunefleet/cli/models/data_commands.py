@@ -45,7 +45,7 @@ def push(
 ) -> None:
     """Upload a file or folder; use it in a workflow file as `data: {artifact: NAME}`.
 
-    Files that the server already has are skipped; an interrupted upload resumes.
+    Files that are already on the server are skipped, and an interrupted upload resumes.
     """
     with connect(patience_s=10.0, refused_s=None) as client, transfer_bar() as on_progress:
         pushed = client.data.push(path, name=name, kind=kind, on_progress=on_progress)
@@ -75,7 +75,7 @@ def ls(
     elif found:
         say(artifact_table(found))
     else:
-        say(f"No {kind} matches." if kind else "No data yet. Upload some with `tunefleet data push PATH`.")
+        say(f"No {kind} matches." if kind else "No data yet. Upload a file or folder with `tunefleet data push PATH`.")
 
 
 @examples("tunefleet data show train.jsonl")
@@ -128,9 +128,9 @@ def try_(
     task: Annotated[str | None, typer.Option("--task", metavar="NAME", help="Name of the task.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run the steps of a data task on the first rows of each source, on this machine.
+    """Try the steps of a data task on this machine, with the first rows of each source.
 
-    Steps that need all rows (sample, split) are skipped. Needs the libraries that read data, but no server.
+    Steps that need all rows (sample, split) are skipped. Needs the data libraries, but no server.
     """
     # Parsed here first: this process can show errors with their lines, as `validate` does.
     parse_workflow(read_document(Path(file))[0], filename=file)
@@ -151,7 +151,7 @@ def try_(
         counts.add_row(name, f"{count['rows_in']:,}", f"{count['rows_out']:,}", f"{count['bad']:,}")
     say(counts)
     if found["left_out"]:
-        say(f"Skipped, need all rows: {', '.join(found['left_out'])}", style="dim")
+        say(f"Skipped because they need all rows: {', '.join(found['left_out'])}", style="dim")
 
 
 for _function, _name in ((push, "push"), (ls, "ls"), (show, "show"), (rm, "rm"), (try_, "try")):
@@ -168,9 +168,9 @@ def preview(
 ) -> None:
     """Preview the training data: trained and masked tokens.
 
-    Trained tokens are green, tokens beyond max_seq_length are struck through; then come the lengths of all rows.
-    Without colors they are marked with ⟦ ⟧ and ⟨ ⟩. Needs the training libraries; a server only for
-    `data: {artifact: NAME}`, which is downloaded from it.
+    Trained tokens are green, and tokens beyond max_seq_length are struck through; without colors they are marked
+    with ⟦ ⟧ and ⟨ ⟩. The distribution of row lengths follows. Needs the training libraries, and a server only to
+    download `data: {artifact: NAME}`.
     """
     text, _ = read_document(Path(file))
     # Parsed here first, so that errors are shown with their lines.
@@ -259,8 +259,8 @@ def _facts(found: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType | Non
     yield "shape", f"{found['shape']} ({', '.join(found['columns'])})"
     yield (
         "tokens",
-        f"{lengths['shortest']} shortest, {lengths['median']:.0f} median, {lengths['p95']:.0f} at 95%,"
-        f" {lengths['longest']} longest",
+        f"shortest {lengths['shortest']}, median {lengths['median']:.0f}, p95 {lengths['p95']:.0f},"
+        f" longest {lengths['longest']}",
     )
     yield "trained", f"{found['trained_share']:.0%} of the tokens"
     cut = found["truncated_share"]

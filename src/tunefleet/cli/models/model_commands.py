@@ -25,7 +25,10 @@ Model = Annotated[
     ),
 ]
 Version = Annotated[
-    int | None, typer.Argument(metavar="[VERSION]", min=1, help="Default: the promoted version, or the newest.")
+    int | None,
+    typer.Argument(
+        metavar="[VERSION]", min=1, help="Version number; default: the promoted version, or else the newest."
+    ),
 ]
 
 
@@ -78,7 +81,7 @@ def promote(
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
-    """Promote a version regardless of its gate; the next cycle starts from it."""
+    """Promote a version even if it failed its gate; the next cycle starts from it."""
     owner, name = _named(model)
     confirm(f"Promote version {version} of {name}?", yes=yes)
     with connect() as client:

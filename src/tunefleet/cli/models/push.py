@@ -13,6 +13,7 @@ from tunefleet.cli.console import Json, err, print_json, say
 from tunefleet.cli.lazy_group import examples
 from tunefleet.cli.options import complete_task, connect, one_task
 from tunefleet.cli.tasks import task_view
+from tunefleet.cli.tasks.results import executor_result
 from tunefleet.cli.transfers import transfer_bar
 from tunefleet.client import Client
 from tunefleet.client.transfer import OnProgress, Progress
@@ -46,8 +47,8 @@ def push(
 ) -> None:
     """Publish an adapter or model to the Hub, a bucket or a folder.
 
-    A model card with the lineage is added unless there is one. The Hub needs HF_TOKEN, a bucket the AWS_* variables.
-    Existing files are only overwritten with --force.
+    Adds a model card with the lineage if there is none. The Hub requires HF_TOKEN, and a bucket the AWS_*
+    variables. Existing files are overwritten only with --force.
     """
     destination = target(to, PublishOptions(revision, private, message, force), load(PublishSettings))
     destination.check()  # before a merge that may take long
@@ -68,12 +69,14 @@ def push(
                     "files": names, "card_written": card_written})  # fmt: skip
     else:
         say(f"Published {product.artifact.name} of {product.task.id}, {formatting.plural(len(names), 'file')}: {where}")
+        if checked := verification_text(product.task):
+            say(checked, style="dim")
 
 
 def _card(client: Client, product: products.Product, folder: Path) -> bool:
     before = list(products.chain(client, product.task))
     data = products.datasets([product.task, *before])
-    return card.write_card(folder, product.task, product.artifact, before, data)
+    return card.write_card(folder, card.lineage_of(product.task, product.artifact, before, data))
 
 
 def _put(destination: Target, folder: Path, name: str, on_progress: OnProgress) -> str:
@@ -87,14 +90,16 @@ def _put(destination: Target, folder: Path, name: str, on_progress: OnProgress) 
         on_progress(Progress("uploading", name, min(done, total), total))
 
     sent(0)
-    return destination.put(folder, sent)
+    return destination.put(folder, sent).location
 
 
 Task = Annotated[
     str, typer.Argument(metavar="RUN", help="Run that trained the adapter or model.", autocompletion=complete_task)
 ]
-Merged = Annotated[bool, typer.Option("--merged", help="The full model: the adapter is merged into its base.")]
-Gguf = Annotated[bool, typer.Option("--gguf", help="A GGUF file for llama.cpp; the worker needs its converter.")]
+Merged = Annotated[bool, typer.Option("--merged", help="The full model, with the adapter merged into its base.")]
+Gguf = Annotated[
+    bool, typer.Option("--gguf", help="A GGUF file for llama.cpp; the worker needs llama.cpp's converter.")
+]
 GgufType = Annotated[str, typer.Option("--type", metavar="TYPE", help="Weight type of the GGUF file, such as f16.")]
 Verify = Annotated[
     bool, typer.Option("--verify/--no-verify", help="Verify a merge with a forward pass on the worker (default).")
@@ -123,9 +128,9 @@ def export(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Download a run's adapter or model, merged or as GGUF.
+    """Download a run's adapter, merged model or GGUF file.
 
-    A merge runs on a worker of the fleet first if needed; a later export reuses its result.
+    If a merge is needed, a worker runs it first; later exports reuse the result.
     """
     with connect(patience_s=10.0, refused_s=None) as client:
         source = client.tasks.get(one_task(client, task))
@@ -141,6 +146,24 @@ def export(
                     "digest": made.digest, "size_bytes": made.size_bytes})  # fmt: skip
     else:
         say(f"Downloaded {product.artifact.name} of {product.task.id} to {where}.")
+        if checked := verification_text(product.task):
+            say(checked, style="dim")
+
+
+def verification_text(task: TaskDetail) -> str:
+    """Return the outcome of verifying a merge into a base, with the deviation; empty for other tasks."""
+    result = executor_result(task)
+    if task.kind != "merge" or "verification" not in result:
+        return ""
+    found = result["verification"]
+    if found is None:
+        return "The merged model was not verified."
+    if not found.get("tolerance"):
+        return ""  # a merge of adapters is run, but there is nothing to compare it with
+    return (
+        "Verified: the merged model's logits match those of base and adapter "
+        f"(relative error {found['relative_error']:.1g}, tolerance {found['tolerance']:g})."
+    )
 
 
 def folder_of(name: str, form: Form) -> Path:

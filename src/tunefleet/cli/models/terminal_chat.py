@@ -201,7 +201,7 @@ class Conversation:
         try:
             self._system = [ChatMessage(role="system", content=text)]
         except ValidationError as error:
-            raise InputError(f"This cannot be a system prompt: {summary(error, most=1)}.") from error
+            raise InputError(f"Invalid system prompt: {summary(error, most=1)}.") from error
 
     def set_sampling(self, name: str, value: Any) -> None:
         """Set a sampling parameter."""
@@ -293,7 +293,7 @@ def _run_command(conversation: Conversation, text: str) -> None:
         conversation.reset()
     elif word == "/system":
         if not rest:
-            raise InputError("/system needs a text.", hint="Example: /system Be brief.")
+            raise InputError("/system needs a prompt.", hint="Example: /system Be brief.")
         conversation.set_system_prompt(rest)
     elif word == "/temperature":
         conversation.set_sampling("temperature", _temperature(rest))

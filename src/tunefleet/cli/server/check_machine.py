@@ -103,14 +103,14 @@ def prove(blobs: BlobStore) -> None:
     try:
         if hashlib.sha256(blobs.read(digest)).hexdigest() != digest:
             raise ArtifactError(
-                "A file that was just written is read with different content.", hint="Check the disk or bucket."
+                "A file that was just written came back with different content.", hint="Check the disk or bucket."
             )
     finally:
         blobs.delete(digest)
     if blobs.has(digest):
         raise MachineError(
             "A file that was just written cannot be removed.",
-            hint="Allow the server's key or user to delete: otherwise unused files stay and cost money.",
+            hint="Allow the server's key or user to delete files; otherwise, unused files accumulate and cost money.",
         )
 
 
@@ -207,4 +207,4 @@ def clock() -> Finding | None:
         return good("Clock", "in sync with the server")
     side = "ahead of" if ahead > 0 else "behind"
     text = f"this machine is {formatting.duration(abs(ahead))} {side} {url}: times in logs and metrics are off"
-    return warning("Clock", text, "Synchronize both clocks, such as with NTP (`timedatectl set-ntp true`).")
+    return warning("Clock", text, "Synchronize both clocks, for example with NTP (`timedatectl set-ntp true`).")

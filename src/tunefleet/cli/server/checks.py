@@ -250,7 +250,7 @@ def hub() -> Finding:
     if load(ClientSettings).hub_offline:
         return good("Model hub", "off (HF_HUB_OFFLINE): only local and built-in models and datasets")
     return good(
-        "Model hub", "on: names that are not local are fetched from huggingface.co (HF_HUB_OFFLINE=1 turns it off)"
+        "Model hub", "on: names that are not local are fetched from huggingface.co (set HF_HUB_OFFLINE=1 to disable)"
     )
 
 
@@ -299,7 +299,7 @@ def _answers(engine: Literal["slurm", "ray"], settings: ClusterSettings) -> Find
             name, error.message, error.hint or f"Check the cluster, and the settings TUNEFLEET_{engine.upper()}_*."
         )
     if settings.nodes_url is None:
-        hint = "Set TUNEFLEET_NODES_URL to the server's address as seen from the nodes."
+        hint = "Set TUNEFLEET_NODES_URL to the server's URL as seen from the nodes."
         return warning(name, "reachable; its nodes may not reach the server at its listen address", hint)
     return good(name, f"reachable; its nodes start {settings.nodes_command} for {settings.nodes_url}")
 

@@ -23,16 +23,20 @@ app = typer.Typer(help="Check and migrate the server's database.", no_args_is_he
 
 Data = Annotated[
     Path | None,
-    typer.Option("--data", metavar="FOLDER", help="The server's data folder; TUNEFLEET_DATABASE_URL is respected."),
+    typer.Option(
+        "--data",
+        metavar="FOLDER",
+        help="The server's data folder; TUNEFLEET_DATABASE_URL takes precedence for the database.",
+    ),
 ]
-_WITHOUT_FILES = "Database only: files (artifacts) stay in {where}."
+_WITHOUT_FILES = "This covers the database only; files (artifacts) stay in {where}."
 
 
 @examples("tunefleet db check", "tunefleet db check --json | jq .current")
 def check(*, data: Data = None, as_json: Json = False) -> None:
-    """Show the database and its revision, and whether this version can use it; changes nothing.
+    """Show the database, its revision, and whether this version can use it, without changing anything.
 
-    The exit code is 1 if a migration or restore is needed first.
+    The exit code is 1 if the database must be migrated or restored first.
     """
     from tunefleet.db.engine.offline import status_of
     from tunefleet.db.engine.sqlite import fault_of
@@ -83,7 +87,7 @@ def migrate(*, data: Data = None, as_json: Json = False) -> None:
     if copy is not None:
         say(f"The old database is kept in {copy}.")
     elif migrated:
-        say("PostgreSQL: no copy was kept. Before the next upgrade run pg_dump or `tunefleet backup`.")
+        say("PostgreSQL: no copy was kept. Before the next upgrade, run pg_dump or `tunefleet backup`.")
 
 
 @examples("tunefleet backup fleet.zip", "TUNEFLEET_DATABASE_URL=postgresql://… tunefleet backup fleet.zip")
@@ -93,16 +97,16 @@ def backup(
     data: Data = None,
     as_json: Json = False,
 ) -> None:
-    """Back up the server's database, also while it runs.
+    """Back up the server's database, even while it is running.
 
-    The file is a consistent snapshot of a SQLite or PostgreSQL database.
-    `tunefleet restore` restores it into either kind. Store it as safely as a password.
+    The file is a consistent snapshot that `tunefleet restore` can restore into SQLite or PostgreSQL. Protect it
+    like a password.
     """
     from tunefleet.db.backup import write
 
     target, folder = _place(data)
     if not file.absolute().parent.is_dir():
-        raise StoreError(f"There is no folder {file.absolute().parent}.", hint="Create it first.")
+        raise StoreError(f"Folder {file.absolute().parent} not found.", hint="Create it first.")
     try:
         manifest = write(target, file, progress=_shown(as_json))
     except OSError as error:
@@ -130,8 +134,8 @@ def restore(
 ) -> None:
     """Restore the database from a backup (SQLite or PostgreSQL).
 
-    Stop its servers first. The whole file is checked before anything changes, and the restore is all or nothing. A
-    backup of an older version is migrated. API keys of the backup become valid again.
+    Stop the servers that use the database first. The whole file is checked before anything changes, and the restore
+    is all or nothing. A backup from an older version is migrated. API keys in the backup become valid again.
     """
     from tunefleet.db.backup import restore as restored
 

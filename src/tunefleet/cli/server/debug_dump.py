@@ -79,9 +79,9 @@ def debug_dump(
 ) -> None:
     """Collect diagnostics into one archive.
 
-    It contains versions, settings, the findings of `tunefleet doctor`, the server's state, queue, workers, newest
-    events and metrics, and the last lines of the logs on this machine. Values of keys, tokens and passwords are
-    redacted. Missing parts, such as those of a server that does not respond, are listed in missing.txt.
+    Contains versions, settings, the findings of `tunefleet doctor`, the server's state, queue, workers, newest
+    events and metrics, and the last lines of the logs on this machine. Keys, tokens and passwords are redacted.
+    Parts that could not be collected, for example because the server does not respond, are listed in missing.txt.
     """
     name = f"tunefleet-debug-{datetime.now(UTC):%Y%m%d-%H%M%S}"
     target = file or Path(f"{name}.tar.gz")
@@ -93,7 +93,7 @@ def debug_dump(
         _write(target, name, [part for part in made if part.missing is None], redactor)
     except OSError as error:
         raise MachineError(
-            f"{target} cannot be written: {error.strerror or error}.", hint="Name another file."
+            f"{target} cannot be written: {error.strerror or error}.", hint="Choose another file."
         ) from error
     if as_json:
         print_json({"file": str(target), "missing": {part.name: redactor.text(part.missing or "") for part in missing}})

@@ -19,7 +19,7 @@ _MARKS = {"good": ("✓", "good"), "warning": ("!", "warn"), "bad": ("✗", "bad
 def doctor(*, as_json: Json = False) -> None:
     """Check this machine and show how to fix problems.
 
-    The exit code is 1 if a problem stops Tunefleet, else 0; warnings do not count.
+    The exit code is 1 if a problem prevents Tunefleet from working; warnings do not count.
     """
     found = list(findings())
     if as_json:

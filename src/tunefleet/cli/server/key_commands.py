@@ -57,7 +57,7 @@ def create(
     role: Annotated[
         Literal["admin", "member", "viewer", "worker"],
         typer.Option(
-            "--role", help="admin: everything. member: own runs, reads all. viewer: read-only. worker: executes tasks."
+            "--role", help="admin: full access. member: own runs, reads all. viewer: read-only. worker: runs tasks."
         ),
     ] = "member",
     owner: Annotated[str | None, typer.Option("--owner", help="Owner of the key's runs; default: NAME.")] = None,
@@ -80,7 +80,7 @@ def create(
 def revoke(
     key: Annotated[str, typer.Argument(metavar="KEY", help="Id of a key.")], *, yes: Yes = False, as_json: Json = False
 ) -> None:
-    """Revoke a key; requests with it are rejected from now on."""
+    """Revoke a key; requests with it are rejected immediately."""
     confirm(f"Revoke key {key}?", yes=yes)
     with connect() as client:
         client.keys.revoke(key)
@@ -104,8 +104,10 @@ def login(
 ) -> None:
     """Save a server's URL and key, or print a login link.
 
-    The key is prompted for, or read from standard input: a command line is visible to all users of this machine.
-    The link opens one browser session on the server that you are logged in to; it works once, within ten minutes.
+    Prompts for the key, or reads it from standard input, because other users of this machine can see command lines.
+
+    Without a URL, prints a link that logs your browser in to the current server. It works once and expires after
+    ten minutes.
     """
     if url is None:
         _print_link(as_json=as_json)

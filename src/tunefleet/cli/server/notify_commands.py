@@ -114,7 +114,7 @@ def try_(channel: Channel, *, as_json: Json = False) -> None:
 @examples("tunefleet notify rm team")
 def rm(channel: Channel, *, yes: Yes = False, as_json: Json = False) -> None:
     """Remove a channel; its pending notifications are dropped."""
-    confirm(f"Remove the channel {channel}?", yes=yes)
+    confirm(f"Remove channel {channel}?", yes=yes)
     with connect() as client:
         client.notifications.remove_channel(channel)
     if as_json:

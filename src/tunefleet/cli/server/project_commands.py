@@ -117,7 +117,7 @@ def set_(
 @examples("tunefleet projects archive vision")
 def archive(project: Name, *, yes: Yes = False, as_json: Json = False) -> None:
     """Archive a project: its keys are rejected, its queued runs wait, and active runs finish."""
-    confirm(f"Archive the project {project}?", yes=yes)
+    confirm(f"Archive project {project}?", yes=yes)
     with connect() as client:
         _print_project(client.projects.archive(project), as_json=as_json)
 

@@ -45,7 +45,7 @@ _WHAT: Final[dict[Kept, str]] = {
 def server(
     *,
     data: Annotated[
-        Path | None, typer.Option("--data", metavar="FOLDER", help="Folder of the database, files and keys.")
+        Path | None, typer.Option("--data", metavar="FOLDER", help="Folder for the database, files and keys.")
     ] = None,
     host: Annotated[
         str | None, typer.Option("--host", help="Address to listen on; 0.0.0.0 allows remote access.")
@@ -54,13 +54,13 @@ def server(
     adopt_files: Annotated[
         bool,
         typer.Option(
-            "--adopt-files", help="Once: adopt the files in the folder for this database, and keep unknown ones."
+            "--adopt-files", help="Use once, to adopt the data folder for this database; unknown files are kept."
         ),
     ] = False,
 ) -> None:
     """Run a server on this machine.
 
-    It runs until Ctrl-C or SIGTERM. Everything else is set by TUNEFLEET_… variables or a .env file. `tunefleet up`
+    Runs until Ctrl-C or SIGTERM. All other settings come from TUNEFLEET_… variables or a .env file. `tunefleet up`
     starts a server and a worker together.
     """
     from tunefleet.api.process import main
@@ -75,15 +75,17 @@ def server(
 def prune(
     *,
     older_than: Annotated[
-        str, typer.Option("--older-than", metavar="AGE", help="Time since the workflow ended: 12h, 7d, 4w.")
+        str, typer.Option("--older-than", metavar="AGE", help="Minimum time since the workflow ended: 12h, 7d, 4w.")
     ] = "30d",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be removed.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be removed, without removing it.")
+    ] = False,
     yes: Yes = False,
     as_json: Json = False,
 ) -> None:
     """Remove old workflows with their data.
 
-    Removes workflows whose tasks have all ended, with metrics, logs and artifacts; then unreferenced files.
+    Removes ended workflows with their metrics, logs and artifacts, then unreferenced files.
     """
     age_s = parse_duration(older_than)
     with connect(patience_s=10.0) as client:
@@ -117,7 +119,7 @@ def servers(*, as_json: Json = False) -> None:
         print_json(view)
         return
     if not view.shared:
-        say("This is the only server on its database.")
+        say("This is the only server that uses its database.")
         return
     listing = table("server", "host", "url", "version", "role", right=())
     for each in view.servers:
@@ -131,7 +133,7 @@ def servers(*, as_json: Json = False) -> None:
 
 @examples("tunefleet storage", "tunefleet storage --json")
 def storage(*, as_json: Json = False) -> None:
-    """Show the disk usage of the server.
+    """Show the server's disk usage.
 
     `tunefleet prune` frees space.
     """
@@ -157,18 +159,20 @@ def verify_store(
     delete_unknown: Annotated[
         bool,
         typer.Option(
-            "--delete-unknown", help="Delete files older than the last start that the database does not reference."
+            "--delete-unknown",
+            help="Delete files that the database does not reference and that are older than the last server start.",
         ),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Verify stored files; list damaged and missing ones.
+    """Verify stored files and list damaged and missing ones.
 
-    Artifacts with such a file are listed with it. A damaged file is moved to `quarantine`; pushing it again restores
-    it. The server may keep running; it verifies its files in the background, more slowly. The exit code is 1 if any
-    file is damaged or missing.
+    Each file is listed with the artifacts that contain it. A damaged file is moved to `quarantine`; push it again
+    to restore it. The server can keep running; it also verifies its files in the background, but more slowly. The
+    exit code is 1 if any file is damaged or missing.
 
-    Files that the database does not reference, such as after restoring an older backup, stay until --delete-unknown.
+    Files that the database does not reference, for example after you restored an older backup, are kept unless you
+    pass --delete-unknown.
     """
     from tunefleet.db.engine.offline import name_of, reading, target_of
     from tunefleet.db.repositories import artifacts

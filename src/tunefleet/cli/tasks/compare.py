@@ -34,10 +34,12 @@ def compare(
         ),
     ],
     *,
-    force: Annotated[bool, typer.Option("--force", help="Compare evaluations with different settings, too.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Compare even if the evaluations used different settings.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Compare evaluations, with the significance of differences, or training runs, with their different settings."""
+    """Compare evaluations and the significance of their differences, or training runs and their settings."""
     with connect() as client, tempfile.TemporaryDirectory(prefix="tunefleet-compare-") as folder:
         details = [client.tasks.get(one_task(client, task)) for task in dict.fromkeys(tasks)]
         if all(results.is_training(detail) for detail in details):
@@ -128,7 +130,7 @@ def _print(details: list[TaskDetail], found: dict[str, dict[str, Any]], rows: li
             style="dim",
         )
     if not all(row.comparable for row in rows):
-        say("Evaluated with different settings (--force): no significance is computed.", style="dim")
+        say("The evaluations used different settings (--force), so significance is not computed.", style="dim")
 
 
 def _value(metric: dict[str, Any] | None) -> Text:

@@ -50,8 +50,9 @@ def graph(
 ) -> None:
     """Draw the dependency graph of a workflow.
 
-    ● is a task and ◇ one with a condition; lines lead from a task to its dependents. The results that a task uses are
-    listed below it. A file needs no server; for a workflow on the server the statuses are shown, too.
+    ● marks a task and ◇ a conditional task; lines lead from each task to its dependents. The results that a task
+    uses are listed below it. A workflow on the server is shown with the status of each task; a file needs no
+    server.
     """
     workflow, statuses = _workflow(file, sets)
     references = {task.name: references_of(task.raw, [each.name for each in workflow.tasks]) for task in workflow.tasks}

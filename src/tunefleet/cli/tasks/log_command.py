@@ -32,14 +32,17 @@ def logs(
     task: TaskId,
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until the run ends.")] = False,
-    lines: Annotated[int | None, typer.Option("--lines", "-n", min=0, help="Number of lines from the end.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Print the lines as they were written.")] = False,
+    lines: Annotated[
+        int | None, typer.Option("--lines", "-n", min=0, help="Number of lines to show, from the end.")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Print the log unchanged.")] = False,
     as_json: Json = False,
 ) -> None:
     """Print a run's log.
 
-    On a terminal, dictionaries that a Trainer prints become one readable line each; --raw or a pipe prints them
-    unchanged. With --json each chunk is one line: {"text": …}. Ctrl-C ends --follow and leaves the run running.
+    On a terminal, each dictionary that a Trainer prints is shown as one readable line; with --raw or in a pipe, the
+    log is unchanged. With --json, each chunk is one line: {"text": …}. Ctrl-C stops --follow and leaves the run
+    running.
     """
     # Following survives a restart of the server.
     with connect(patience_s=30.0, refused_s=None) if follow else connect() as client:

@@ -30,9 +30,11 @@ _DOTS = r"[\u2801-\u28ff]+"
 def metrics(
     task: TaskId,
     *,
-    name: Annotated[list[str] | None, typer.Option("--name", help="Only these metrics, such as loss.")] = None,
+    name: Annotated[
+        list[str] | None, typer.Option("--name", help="Metric to show, such as loss; may be repeated.")
+    ] = None,
     series: Annotated[
-        str, typer.Option("--series", help="Series name; each further Trainer of a script has its own.")
+        str, typer.Option("--series", help="Series to show; each additional Trainer in a script has its own.")
     ] = "train",
     plot: Annotated[bool, typer.Option("--plot", "-p", help="Plot curves.")] = False,
     max_points: Annotated[

@@ -45,7 +45,7 @@ def show(
     task: TaskOrWorkflow,
     *,
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Also show ids, attempts and the full result of a run.")
+        bool, typer.Option("--all", "-a", help="Include ids, attempts and the full result of a run.")
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -45,25 +45,29 @@ def submit(
     file: Annotated[str, typer.Argument(metavar="FILE", help="Workflow file; - reads standard input.")],
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Show the run live until it ends.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until the run ends; show nothing.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Wait for the run to end, without showing progress.")
+    ] = False,
     timeout_s: Annotated[
-        float | None, typer.Option("--timeout", min=0, help="Maximum time of --wait, in seconds.")
+        float | None, typer.Option("--timeout", min=0, help="Maximum time to wait with --wait, in seconds.")
     ] = None,
     sets: Set = None,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Reject runs that no current worker can run; --wait does not wait for them."),
+        typer.Option("--strict", help="Fail if no current worker can run a task, instead of waiting for one."),
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Submit nothing; show where each task would run.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show where each task would run, without submitting.")
+    ] = False,
     idempotency_key: Annotated[
-        str | None, typer.Option("--idempotency-key", help="Requests with the same key submit only once.")
+        str | None, typer.Option("--idempotency-key", help="Submit only once for all requests with this key.")
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Submit a workflow file; local files it names are uploaded.
+    """Submit a workflow file and upload the local files it names.
 
-    The whole file is validated before anything is sent. With --follow or --wait the exit code is the result of the
-    run; Ctrl-C leaves it running.
+    The file is validated before anything is sent. With --follow or --wait, the exit code reflects the result of the
+    run, and Ctrl-C leaves it running.
     """
     # The line break marks it as text; without one it would be read as a path.
     source = decode_file(sys.stdin.buffer.read(), "standard input") + "\n" if file == _STANDARD_INPUT else Path(file)
@@ -180,7 +184,7 @@ def _summary(client: Client, task: TaskDetail) -> None:
 def follow(task: TaskOrWorkflow, *, as_json: Json = False) -> None:
     """Follow a run or a workflow live until it ends.
 
-    Ctrl-C leaves it running. With --json only the final state is printed. The exit code is the result.
+    Ctrl-C leaves it running. With --json, only the final state is printed. The exit code reflects the result.
     """
     with connect() as client:
         if is_workflow(task):
@@ -226,7 +230,7 @@ class UnschedulableNotice:
             raise ConflictError(what, hint=f"It stays queued. Cancel it with `tunefleet cancel {task.id}`.")
         err().print(Text(what, style="warn"))
         err().print(
-            f"It waits for an eligible worker. See `tunefleet why {task.id}`; with --strict it is an error.",
+            f"It starts when a worker is eligible. See `tunefleet why {task.id}`; to fail instead, use --strict.",
             style="dim",
         )
 
@@ -238,9 +242,9 @@ def validate(
     sets: Set = None,
     as_json: Json = False,
 ) -> None:
-    """Check a workflow file; list every error with its line.
+    """Validate a workflow file and list every error with its line.
 
-    Needs no server. The first 1,000 rows of local data files are checked, too.
+    Also checks the first 1,000 rows of local data files. Needs no server.
     """
     text, path = read_document(Path(file))
     folder = path.parent if path else Path()

@@ -63,10 +63,10 @@ def ls(
     workflows: Annotated[bool, typer.Option("--workflows", "-w", help="List workflows instead.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List runs, newest first, or workflows.
+    """List runs or workflows, newest first.
 
-    A narrow terminal shows short ids. DURATION is the run time in all attempts, without pauses and time in the queue;
-    before the first attempt it is the time in the queue.
+    DURATION is the run time of all attempts, excluding pauses and time in the queue; before the first attempt, it
+    is the time in the queue. A narrow terminal shows short ids.
     """
     narrow = out().is_terminal and out().width < _MEDIUM
     with connect() as client:
@@ -103,7 +103,7 @@ def ls(
         return
     wide_terminal = not out().is_terminal or out().width >= _WIDE
     columns = (
-        "task",
+        "run",
         *(["workflow"] if wide_terminal else []),
         "name",
         "kind",
@@ -175,7 +175,7 @@ def _row(task: TaskView, *, wide_terminal: bool) -> tuple[Text | str, ...]:
 
 
 def _narrow(tasks: Sequence[TaskView]) -> Table:
-    columns = ("name", "task", "status", "progress", "loss", "age")
+    columns = ("name", "run", "status", "progress", "loss", "age")
     listing = table(*columns, right=("loss", "age"), wide=("name", "progress"))
     for task in tasks:
         loss = task.glance.loss[-1][1] if task.glance and task.glance.loss else None
@@ -226,13 +226,13 @@ def _since(at: datetime) -> float:
 def cancel(
     tasks: TasksOrWorkflows,
     *,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait until they have ended.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until the runs have ended.")] = False,
     as_json: Json = False,
 ) -> None:
     """Cancel runs and their dependents; checkpoints are kept.
 
-    A run that has started stops at the end of its step; after 30 seconds its process is killed. Cancelling a workflow
-    cancels all its tasks.
+    A run that has started stops at the end of the current step; after 30 seconds, its process is killed. Cancelling
+    a workflow cancels all its tasks.
     """
     done: list[TaskDetail | WorkflowDetail]
     with connect() as client:
@@ -267,7 +267,7 @@ def clone(
 ) -> None:
     """Submit a copy of a run with changed fields.
 
-    A local file that a changed field names is uploaded; its path is relative to the current folder.
+    If a changed field names a local file, it is uploaded; its path is relative to the current folder.
     """
     overrides = parse_sets(sets)
     with connect() as client, transfer_bar() as on_progress:
@@ -294,10 +294,12 @@ def report_new(done: Sequence[TaskView], *, as_json: bool) -> None:
 def edit(
     tasks: TaskIds,
     *,
-    name: Annotated[str | None, typer.Option("--name", help="New name; empty restores the original one.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", help="New name; an empty value restores the original name.")
+    ] = None,
     tags: Annotated[list[str] | None, typer.Option("--tag", help="Add a tag; may be repeated.")] = None,
     removed: Annotated[list[str] | None, typer.Option("--untag", help="Remove a tag; may be repeated.")] = None,
-    notes: Annotated[str | None, typer.Option("--notes", help="New notes; empty removes them.")] = None,
+    notes: Annotated[str | None, typer.Option("--notes", help="New notes; an empty value removes them.")] = None,
     as_json: Json = False,
 ) -> None:
     """Rename a run, or change its tags and notes."""
@@ -325,9 +327,9 @@ def edit(
 
 @examples("tunefleet rm task-3f9a", "tunefleet rm --yes $(tunefleet ls --status failed --json | jq -r '.[].id')")
 def rm(tasks: TaskIds, *, yes: Yes = False, as_json: Json = False) -> None:
-    """Remove ended runs with their metrics, logs and artifacts.
+    """Remove ended runs and their metrics, logs and artifacts.
 
-    A file that is still referenced elsewhere is kept.
+    Files that are still referenced elsewhere are kept.
     """
     with connect() as client:
         found = [client.tasks.get(one_task(client, task)) for task in tasks]
@@ -351,15 +353,15 @@ def retry(
     *,
     sets: Set = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Workflows: retry even if an earlier retry is running or completed.")
+        bool, typer.Option("--again", help="Retry a workflow even if an earlier retry is running or completed.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Retry an ended run, or the incomplete part of a workflow.
 
-    The new run starts from the beginning and is linked to the old one. Tasks of a workflow that completed, or failed
-    only at delivery, are not run again: their results are reused. --set changes the workflow file: a field of a stage
-    is stages.NAME.spec.FIELD, of a node graph.nodes.NAME.spec.FIELD.
+    The new run starts from the beginning and is linked to the old one. In a workflow, tasks that completed or
+    failed only at delivery are not run again; their results are reused. --set changes the workflow file: use
+    stages.NAME.spec.FIELD for a stage and graph.nodes.NAME.spec.FIELD for a node.
     """
     overrides = parse_sets(sets)
     single = next((id_ for id_ in tasks if not is_workflow(id_)), None)

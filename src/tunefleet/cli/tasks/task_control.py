@@ -26,7 +26,7 @@ NoWait = Annotated[bool, typer.Option("--no-wait", help="Send the command withou
 def pause(tasks: TaskIds, *, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False) -> None:
     """Pause runs: save a checkpoint and free the GPU.
 
-    Returns when they are paused. `tunefleet resume` continues from the checkpoint.
+    Returns once they are paused. `tunefleet resume` continues from the checkpoint.
     """
     with connect() as client:
         # All are requested before the first one is awaited: they pause in parallel.
@@ -55,8 +55,8 @@ def resume(
 ) -> None:
     """Resume paused runs; an ended run resumes as a new one.
 
-    Resuming a run that is about to pause revokes the pause. A paused run returns to the queue. A run that failed,
-    was cancelled or stopped early resumes from its checkpoint as a new, linked run. A run that finished all its
+    A paused run returns to the queue; if it is still pausing, the pause is cancelled. A run that failed, was
+    cancelled or was stopped early resumes from its checkpoint as a new, linked run. A run that finished all its
     steps can only resume from an earlier checkpoint.
     """
     from_step = _step(start)
@@ -91,29 +91,29 @@ def stop(
 ) -> None:
     """Stop a training run early and keep its result.
 
-    Returns when training has stopped; the run then evaluates and saves its artifacts. It counts as completed, and its
-    dependents run.
+    Returns once training has stopped. The run then evaluates and saves its artifacts; it counts as completed, so
+    its dependents run.
     """
     with connect() as client:
         command = client.tasks.stop(one_task(client, task), save=not no_save)
         _report(client, command, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
     if not as_json:
-        say("Its artifacts are there when the run has completed.", style="dim")
+        say("Artifacts are available once the run has completed.", style="dim")
         say(next_block([("Follow", f"tunefleet follow {command.task_id}")]))
 
 
 @examples("tunefleet save task-3f9a")
 def save(task: TaskId, *, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False) -> None:
-    """Save a checkpoint of a run now, while it trains.
+    """Save a checkpoint now, while the run trains.
 
-    Returns when the checkpoint is durable.
+    Returns once the checkpoint is durable.
     """
     _command(task, "save_checkpoint", None, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
 @examples("tunefleet evaluate task-3f9a")
 def evaluate(task: TaskId, *, no_wait: NoWait = False, timeout: Timeout = None, as_json: Json = False) -> None:
-    """Evaluate a run now, while it trains."""
+    """Evaluate now, while the run trains."""
     _command(task, "evaluate", None, no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 
@@ -129,7 +129,7 @@ def set_(
     timeout: Timeout = None,
     as_json: Json = False,
 ) -> None:
-    """Change settings of a run while it trains; they survive a resume."""
+    """Change settings while the run trains; they also apply after a resume."""
     _command(task, "set", parse_pairs(pairs), no_wait=no_wait, timeout_s=timeout, as_json=as_json)
 
 

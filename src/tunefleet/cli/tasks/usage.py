@@ -34,7 +34,7 @@ def usage(
 ) -> None:
     """Show usage: GPU hours, energy, cost.
 
-    Includes unfinished runs. Default: this calendar month, UTC.
+    Includes unfinished runs. Default: the current calendar month (UTC).
     """
     with connect() as client:
         view = client.usage(project=project, since=moment(since), by=by)
@@ -59,7 +59,7 @@ def usage(
 def audit(
     *,
     actor: Annotated[str | None, typer.Option("--actor", metavar="ACTOR", help="Filter by owner or key id.")] = None,
-    route: Annotated[str | None, typer.Option("--route", metavar="TEXT", help="Filter by a part of the route.")] = None,
+    route: Annotated[str | None, typer.Option("--route", metavar="TEXT", help="Filter by part of the route.")] = None,
     since: Since = None,
     limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="Maximum number of entries.")] = 100,
     as_json: Json = False,

@@ -30,8 +30,9 @@ _STATUSES: Final = {"fits": "eligible", "waits": "busy", "never": "not eligible"
 def why(task: TaskId, *, as_json: Json = False) -> None:
     """Explain why a run is pending, worker by worker.
 
-    For other runs it shows the status or the result. Eligible workers come first, with their placement score; then
-    busy ones, then those that lack something. Also lists how many runs are ahead in the queue, and earlier attempts.
+    Lists eligible workers with their placement score first, then busy workers, then workers that do not meet the
+    requirements. Also shows how many runs are ahead in the queue, and earlier attempts. For a run that is not
+    pending, shows the status or the result.
     """
     with connect() as client:
         view = client.tasks.why(client.tasks.get(one_task(client, task)).id)

@@ -39,7 +39,7 @@ def update(
 ) -> None:
     """Change the configuration of a worker; it restarts, and its jobs keep running.
 
-    `null` reverts a change to the worker's own setting.
+    `null` restores the worker's own setting.
     """
     _report(_send_command(worker, AgentVerb.UPDATE_CONFIG, _pairs(pairs), timeout), as_json=as_json)
 
@@ -79,8 +79,8 @@ def upgrade(
 ) -> None:
     """Install the server's version on a worker and restart it; its jobs keep running.
 
-    Rejected with a reason if the worker was not installed from a server's `/install`, runs from a source tree or in an
-    externally managed environment, or if the server has another version than VERSION.
+    Fails if the worker was not installed from a server's `/install`, if it runs from a source tree or in an
+    externally managed environment, or if the server's version is not VERSION.
     """
     _report(_send_command(worker, AgentVerb.UPGRADE, {"version": version} if version else {}, timeout), as_json=as_json)
 
@@ -94,7 +94,7 @@ def cordon(worker: WorkerId, *, as_json: Json = False) -> None:
 
 @examples("tunefleet workers uncordon lab-3")
 def uncordon(worker: WorkerId, *, as_json: Json = False) -> None:
-    """Uncordon a worker: it gets tasks again; revokes an unfinished drain."""
+    """Uncordon a worker: it gets tasks again, and an unfinished drain is cancelled."""
     with connect() as client:
         _print_decision(client.workers.uncordon(one_worker(client, worker)), "gets tasks again", as_json=as_json)
 

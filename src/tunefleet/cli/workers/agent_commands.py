@@ -68,11 +68,12 @@ def status() -> None:
 
 @examples("tunefleet agent logs -n 50")
 def logs(
-    *, lines: Annotated[int, typer.Option("-n", "--lines", min=1, help="Number of lines from the end.")] = 100
+    *, lines: Annotated[int, typer.Option("-n", "--lines", min=1, help="Number of lines to show, from the end.")] = 100
 ) -> None:
     """Print the last lines of the agent's log.
 
-    The log is in LOGS_DIR, by default `logs` in the working folder: the service's, or without one, this folder.
+    The log is in LOGS_DIR, by default `logs` in the working folder of the service. Without a service, the working
+    folder is the current folder.
     """
     service = _service(None)
     installed = service.definition.exists()

@@ -61,14 +61,17 @@ def ls(*, as_json: Json = False) -> None:
 def create(
     name: Name,
     *,
-    again: Annotated[bool, typer.Option("--again", help="Recreate it even if it is ready.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Recreate the environment even if it is ready.")] = False,
     cpu: Annotated[bool, typer.Option("--cpu", help="Use the CPU variant even if there is a GPU.")] = False,
     torch_index: Annotated[
-        str | None, typer.Option("--torch-index", metavar="URL", help="Package index for torch, such as a ROCm build.")
+        str | None,
+        typer.Option(
+            "--torch-index", metavar="URL", help="Package index to install torch from, such as one with ROCm builds."
+        ),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Create an environment from its lock file, and check it; does nothing if it is ready."""
+    """Create an environment from its lock file and check it; does nothing if it is ready."""
     # Checked before anything is downloaded.
     if not again and (existing := at(name, "cpu" if cpu else None)).ready:
         if as_json:

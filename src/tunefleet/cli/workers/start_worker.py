@@ -178,27 +178,29 @@ def worker(
     *,
     server: Annotated[str | None, typer.Option("--server", metavar="URL", help="Server URL.")] = None,
     results_dir: Annotated[
-        Path | None, typer.Option("--results-dir", metavar="FOLDER", help="Folder of its jobs and state.")
+        Path | None, typer.Option("--results-dir", metavar="FOLDER", help="Folder for jobs and state.")
     ] = None,
     worker_id: Annotated[
         str | None, typer.Option("--id", help="Worker name; default: generated once and stored in the results folder.")
     ] = None,
     tags: Annotated[str | None, typer.Option("--tags", help="Comma-separated tags that tasks can require.")] = None,
     allow_code: Annotated[
-        bool, typer.Option("--allow-code", help="Allow custom code of workflow files on this machine.")
+        bool, typer.Option("--allow-code", help="Allow custom code from workflow files to run on this machine.")
     ] = False,
     once: Annotated[
         str | None,
         typer.Option("--once", metavar="TASK", help="Run only this task on a cluster node, then exit."),
     ] = None,
     on: Annotated[
-        Engine | None, typer.Option("--on", help="Start permanent workers on nodes of this cluster instead.")
+        Engine | None, typer.Option("--on", help="Start permanent workers on the nodes of this cluster instead.")
     ] = None,
     pool: Annotated[str, typer.Option("--pool", metavar="NAME", help="With --on: name of the pool.")] = POOL,
     nodes: Annotated[
         str,
         typer.Option(
-            "--nodes", metavar="N", help="With --on: number of workers; on Ray also 2:8, more while tasks wait."
+            "--nodes",
+            metavar="N",
+            help="With --on: number of workers; on Ray also a range such as 2:8, scaled with the queue.",
         ),
     ] = "1",
     cpus: Annotated[int, typer.Option("--cpus", min=0, help="With --on: cores per worker.")] = 0,
@@ -207,24 +209,27 @@ def worker(
         str, typer.Option("--memory", metavar="SIZE", help="With --on: memory per worker, such as 32Gi.")
     ] = "",
     end: Annotated[
-        bool, typer.Option("--end", help="With --on: end these workers; their tasks continue later.")
+        bool, typer.Option("--end", help="With --on: stop these workers; their tasks continue later.")
     ] = False,
     drain: Annotated[
-        bool, typer.Option("--drain", help="Accept no new tasks; exit when all results are delivered.")
+        bool, typer.Option("--drain", help="Accept no new tasks, and exit once all results are delivered.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Run a worker on this machine.
 
-    The key is read from TUNEFLEET_WORKER_KEY; an admin creates one with `tunefleet keys create NAME --role worker`. A
-    machine that has joined (`tunefleet join`) needs no options or variables.
-    --on submits jobs to Slurm or Ray that each run a worker on a node, and returns; a preempted node saves first, and
-    is requested again.
-    --once is used by Slurm and Ray to start the workers of a task with an engine: such a worker waits for its task, and
-    exits when the task needs no more nodes. On SIGUSR1, SIGTERM or Ctrl-C the task saves and returns to the queue; the
-    worker then exits with code 75.
-    On Ctrl-C running jobs save and end, and the next worker on the folder resumes them; on SIGTERM they keep running,
-    and the next worker adopts them.
+    The key is read from TUNEFLEET_WORKER_KEY; an admin creates one with `tunefleet keys create NAME --role worker`.
+    On a machine that has joined (`tunefleet join`), no options or variables are needed.
+
+    On Ctrl-C, running jobs save and stop, and the next worker on the same folder resumes them. On SIGTERM they keep
+    running, and the next worker adopts them.
+
+    With --on, the command submits Slurm or Ray jobs that each run a worker on a node, and returns. A worker on a
+    preempted node saves first and is requested again.
+
+    Slurm and Ray use --once to start the workers of a task with an engine. Such a worker exits when the task needs
+    no more nodes. On SIGUSR1, SIGTERM or Ctrl-C, the task saves and returns to the queue, and the worker exits with
+    code 75.
     """
     settings = load_worker(
         server_url=server or chosen_url.get(),
@@ -258,9 +263,7 @@ def join(
     *,
     results_dir: Annotated[
         Path | None,
-        typer.Option(
-            "--results-dir", metavar="FOLDER", help="Folder of the jobs; default: `worker` in TUNEFLEET_HOME."
-        ),
+        typer.Option("--results-dir", metavar="FOLDER", help="Folder for jobs; default: `worker` in TUNEFLEET_HOME."),
     ] = None,
     worker_id: Annotated[str | None, typer.Option("--id", help="Worker name; default: generated once.")] = None,
     tags: Annotated[str | None, typer.Option("--tags", help="Comma-separated tags that tasks can require.")] = None,
@@ -269,7 +272,7 @@ def join(
         typer.Option("--ca-file", metavar="FILE", help="Additional trusted certificates (PEM)."),
     ] = None,
     allow_code: Annotated[
-        bool, typer.Option("--allow-code", help="Allow custom code of workflow files on this machine.")
+        bool, typer.Option("--allow-code", help="Allow custom code from workflow files to run on this machine.")
     ] = False,
     replace: Annotated[
         bool, typer.Option("--replace", help="Join even if this machine has joined another server.")
@@ -279,9 +282,9 @@ def join(
 ) -> None:
     """Join this machine to a server as a worker.
 
-    An admin gets the complete command from `tunefleet workers invite`. The token is exchanged for this machine's own
-    key, stored in worker.env in TUNEFLEET_HOME; later `tunefleet worker` is enough. If the server's reply is lost,
-    repeat the command. The machine opens all connections itself and needs no inbound access.
+    An admin gets the complete command from `tunefleet workers invite`. The token is exchanged for a key of this
+    machine, stored in worker.env in TUNEFLEET_HOME; from then on, `tunefleet worker` needs no options. If the
+    connection breaks, run the command again. The worker makes outbound connections only.
     """
     settings = load(ProcessSettings, ca_file=ca_file)
     folder = (results_dir or settings.home_dir / "worker").expanduser().absolute()

@@ -102,7 +102,7 @@ def _load_words(load: Load | None) -> str | None:
 
 @examples("tunefleet workers show worker-1")
 def show(worker: WorkerId, *, as_json: Json = False) -> None:
-    """Show a worker: hardware, task kinds, and missing requirements."""
+    """Show a worker's hardware, task kinds and missing requirements."""
     with connect() as client:
         view = client.workers.get(one_worker(client, worker))
     if as_json:
@@ -166,7 +166,7 @@ def invite(
         str | None, typer.Option("--tags", help="Comma-separated tags; default: chosen by the machine.")
     ] = None,
     owner: Annotated[str | None, typer.Option("--owner", help="Owner of the worker; default: NAME, or you.")] = None,
-    expires: Annotated[str, typer.Option("--expires", metavar="TIME", help="Validity of the token.")] = "1h",
+    expires: Annotated[str, typer.Option("--expires", metavar="TIME", help="How long the token is valid.")] = "1h",
     as_json: Json = False,
 ) -> None:
     """Create a single-use join token and print the command for the new machine."""

@@ -73,7 +73,7 @@ async def post_webhook(
         ForbiddenError: If the address, or one that it redirects to, is not allowed.
         UnreachableError: If the receiver does not respond in time; the message contains only the host.
     """
-    host = urlsplit(url).hostname or "the address"
+    host = urlsplit(url).hostname or "the URL"
     try:
         async with asyncio.timeout(_WEBHOOK_WHOLE_S):
             return await _post(url, body, headers, reach, executor)
@@ -152,7 +152,7 @@ class HttpRequest:
     @property
     def host(self) -> str:
         """Host of the request."""
-        return urlsplit(self.url).hostname or "the address"
+        return urlsplit(self.url).hostname or "the URL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +274,7 @@ def _next(current: HttpRequest, response: httpx.Response) -> HttpRequest:
         raise InputError(
             f"{current.host} redirects the request to {urlsplit(url).hostname}, and its body is not sent to "
             "another host.",
-            hint="Use that address directly.",
+            hint="Use that URL directly.",
         )
     moved = replace(current, url=url, headers=current.headers if same else {})
     return moved if keeps else replace(moved, method="GET", body={})

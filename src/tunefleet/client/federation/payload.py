@@ -68,7 +68,7 @@ def material(
     if not file.is_file():
         pickled = (folder / "adapter_model.bin").is_file()
         hint = "Save it with `safe_serialization=True`." if pickled else "Name the folder that `save_pretrained` wrote."
-        raise NotFoundError(f"There is no {ADAPTER_FILE} in {folder}.", hint=hint)
+        raise NotFoundError(f"{ADAPTER_FILE} not found in {folder}.", hint=hint)
     adapter_config = (
         dict(config) if config is not None else json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
     )

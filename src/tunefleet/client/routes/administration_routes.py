@@ -21,7 +21,7 @@ from tunefleet.spec.options.notify import OCCASIONS, Format, Occasion
 
 
 def list_channels(*, limit: int = 100, cursor: str | None = None) -> Call[Page[ChannelView]]:
-    """Return a page of your channels, without their secrets; admins see everyone's."""
+    """Return a page of your channels without their secrets; admins see all channels."""
     return Call("GET", "/notifications/channels", model(Page[ChannelView]), {"limit": limit, "cursor": cursor})
 
 
@@ -49,7 +49,7 @@ def create_channel(
 
 
 def get_channel(channel: str) -> Call[ChannelView]:
-    """Return a channel by its id, or one of your channels by its name."""
+    """Return a channel by id, or one of your own channels by name."""
     return Call("GET", path("notifications", "channels", channel), model(ChannelView))
 
 
@@ -74,7 +74,7 @@ def remove_channel(channel: str) -> Call[None]:
 
 
 def test_channel(channel: str) -> Call[ChannelTestReply]:
-    """Send a test message, and return whether it was delivered."""
+    """Send a test message and return whether it was delivered."""
     return Call("POST", path("notifications", "channels", channel, "test"), model(ChannelTestReply), repeatable=False)
 
 
@@ -92,7 +92,7 @@ def list_notifications(
 
 
 def list_projects(*, limit: int = 100, cursor: str | None = None) -> Call[Page[ProjectView]]:
-    """Return a page of projects: your own, or all with an admin key of the default project."""
+    """Return a page of projects: your own, or all of them with an admin key of the default project."""
     return Call("GET", "/projects", model(Page[ProjectView]), {"limit": limit, "cursor": cursor})
 
 
@@ -136,7 +136,7 @@ def change_project(project: str, **changes: Any) -> Call[ProjectView]:
 
 
 def archive_project(project: str) -> Call[ProjectView]:
-    """Archive a project: its keys are refused and its tasks stay queued; running tasks finish."""
+    """Archive a project: its keys are rejected and queued tasks stay queued, but running tasks finish."""
     return change_project(project, archived=True)
 
 
@@ -146,7 +146,7 @@ def restore_project(project: str) -> Call[ProjectView]:
 
 
 def usage(*, project: str | None = None, since: datetime | None = None, by: UsageBy = "project") -> Call[UsageView]:
-    """Return GPU time, energy and cost since a time (default: this calendar month), including running tasks."""
+    """Return GPU time, energy and cost since a given time (default: this month), including running tasks."""
     return Call("GET", "/usage", model(UsageView), {"project": project, "since": _iso(since), "by": by})
 
 

@@ -38,7 +38,7 @@ class _Raw(RootModel[dict[str, Any]]):
 
 
 def apply_campaigns(campaigns: Mapping[str, CampaignSpec], *, start: bool = False) -> Call[tuple[CampaignApplied, ...]]:
-    """Create or update your campaigns by name, all or none; other campaigns do not change.
+    """Create or update your campaigns by name, all or none; other campaigns stay unchanged.
 
     Args:
         campaigns: Configuration of each campaign, by name.
@@ -61,17 +61,17 @@ def list_campaigns(
 
 
 def get_campaign(campaign: str) -> Call[CampaignDetail]:
-    """Return a campaign with its latest cycles, by its name or id."""
+    """Return a campaign with its latest cycles, by name or id."""
     return Call("GET", path("campaigns", campaign), model(CampaignDetail))
 
 
 def start_campaign(campaign: str) -> Call[CampaignDetail]:
-    """Start a campaign, whether it is paused, held or stopped."""
+    """Start a campaign that is paused, held or stopped."""
     return Call("POST", path("campaigns", campaign, "start"), model(CampaignDetail))
 
 
 def pause_campaign(campaign: str) -> Call[CampaignDetail]:
-    """Pause a campaign: no further step starts. A training run at an external provider continues."""
+    """Pause a campaign: no further step starts, but a run at an external provider continues."""
     return Call("POST", path("campaigns", campaign, "pause"), model(CampaignDetail))
 
 
@@ -81,12 +81,12 @@ def resume_campaign(campaign: str) -> Call[CampaignDetail]:
 
 
 def stop_campaign(campaign: str) -> Call[CampaignDetail]:
-    """Stop a campaign: its open cycle is abandoned and that cycle's task cancelled; its models are kept."""
+    """Stop a campaign: its open cycle is abandoned and that cycle's task is cancelled; models are kept."""
     return Call("POST", path("campaigns", campaign, "stop"), model(CampaignDetail))
 
 
 def retry_campaign(campaign: str, *, cycle: int | None = None, step: StepName | None = None) -> Call[CampaignDetail]:
-    """Resume a held campaign, or repeat a failed cycle from the failed step.
+    """Resume a held campaign, or retry a failed cycle from the failed step.
 
     Args:
         campaign: Name or id of the campaign.
@@ -98,25 +98,25 @@ def retry_campaign(campaign: str, *, cycle: int | None = None, step: StepName | 
 
 
 def remerge_campaign(campaign: str, *, cycle: int | None = None) -> Call[CampaignDetail]:
-    """Merge the model of a cycle again, by default of the latest; the promotion decision stays."""
+    """Merge the model of a cycle (default: the latest) again, without changing the promotion decision."""
     body = CampaignRemerge(cycle=cycle)
     return Call("POST", path("campaigns", campaign, "remerge"), model(CampaignDetail), body=body, repeatable=False)
 
 
 def roll_back_campaign(campaign: str, *, version: int | None = None) -> Call[ModelVersionView]:
-    """Promote an earlier version of a campaign's model, by default the previous one."""
+    """Promote an earlier version of a campaign's model (default: the previous one)."""
     body = CampaignRollback(version=version)
     return Call("POST", path("campaigns", campaign, "rollback"), model(ModelVersionView), body=body, repeatable=False)
 
 
 def list_cycles(campaign: str, *, limit: int = 100, cursor: str | None = None) -> Call[Page[CycleView]]:
-    """Return a page of the cycles of a campaign with their steps, newest first."""
+    """Return a page of a campaign's cycles with their steps, newest first."""
     params = {"limit": limit, "cursor": cursor}
     return Call("GET", path("campaigns", campaign, "cycles"), model(Page[CycleView]), params)
 
 
 def campaign_lineage(campaign: str, *, limit: int = 100, cursor: str | None = None) -> Call[Page[LineageView]]:
-    """Return how cycles produced their models: chunk, task, candidates, evaluation, merged model; newest first."""
+    """Return how each cycle produced its model (chunk, task, candidates, evaluation, merge), newest first."""
     params = {"limit": limit, "cursor": cursor}
     return Call("GET", path("campaigns", campaign, "lineage"), model(Page[LineageView]), params)
 
@@ -124,13 +124,13 @@ def campaign_lineage(campaign: str, *, limit: int = 100, cursor: str | None = No
 def campaign_log(
     campaign: str, *, after: int | None = None, limit: int = 200, cycle: int | None = None
 ) -> Call[CampaignLog]:
-    """Return lines of a campaign's log, oldest first: those after a line, or the newest."""
+    """Return lines of a campaign's log, oldest first: those after a given line, or the newest."""
     params = {"after": after, "limit": limit, "cycle": cycle}
     return Call("GET", path("campaigns", campaign, "log"), model(CampaignLog), params)
 
 
 def follow_campaign_log(campaign: str, *, after: int | None = None, cycle: int | None = None) -> Stream[CampaignLine]:
-    """Emit the lines of a campaign's log forever; reconnects after the last line.
+    """Yield the lines of a campaign's log indefinitely; resumes after the last line when it reconnects.
 
     Args:
         campaign: Name or id of the campaign.
@@ -143,7 +143,7 @@ def follow_campaign_log(campaign: str, *, after: int | None = None, cycle: int |
 def watch_campaign(
     campaign: str, *, after: int | None = None, cycle: int | None = None
 ) -> Stream[CampaignLine | CampaignView]:
-    """Emit the lines of a campaign's log, and the campaign itself whenever it changes, forever.
+    """Yield the lines of a campaign's log, and the campaign itself whenever it changes, indefinitely.
 
     Args:
         campaign: Name or id of the campaign.
@@ -155,7 +155,7 @@ def watch_campaign(
 
 
 def _follow(where: str, after: int | None, cycle: int | None, kinds: Mapping[str, type[M]]) -> Stream[M]:
-    """Emit messages of these kinds; reconnects after the last line."""
+    """Yield messages of these kinds; resumes after the last line when it reconnects."""
     while True:
         handle = None
         try:
@@ -173,7 +173,7 @@ def _follow(where: str, after: int | None, cycle: int | None, kinds: Mapping[str
 
 
 def follow_campaign(campaign: str, *, after: int | None = None) -> Stream[EventView]:
-    """Emit the events of a campaign forever; reconnects after the last event.
+    """Yield the events of a campaign indefinitely; resumes after the last event when it reconnects.
 
     Args:
         campaign: Name or id of the campaign.
@@ -209,7 +209,7 @@ def list_models(
 
 
 def get_model(name: str, version: int | None = None, *, owner: str | None = None) -> Call[ModelVersionView]:
-    """Return a version of a model; by default the promoted one, or the newest if none is promoted."""
+    """Return a version of a model (default: the promoted one, or the newest if none is promoted)."""
     where = ("models", name) if version is None else ("models", name, "versions", str(version))
     return Call("GET", path(*where), model(ModelVersionView), {"owner": owner})
 

@@ -23,7 +23,7 @@ def end_chat(task_id: str) -> Call[ChatView]:
 
 
 def chat(task_id: str, request: ChatRequest) -> Stream[ChatPiece]:
-    """Emit the answer to the last message of a conversation in pieces; the last piece has the finish reason.
+    """Yield the answer to the last message of a conversation in pieces; the last piece has the finish reason.
 
     Pieces with `waiting` contain no text, but the reason for the delay.
 

@@ -62,17 +62,17 @@ def list_federations(
 
 
 def get_federation(federation: str) -> Call[FederationDetail]:
-    """Return a federation with its members and latest rounds, by its id or number."""
+    """Return a federation with its members and latest rounds, by id or number."""
     return Call("GET", path("federations", federation), model(FederationDetail))
 
 
 def start_federation(federation: str) -> Call[FederationDetail]:
-    """Start a federation, or resume it after a pause."""
+    """Start a federation, or resume a paused one."""
     return Call("POST", path("federations", federation, "start"), model(FederationDetail))
 
 
 def pause_federation(federation: str) -> Call[FederationDetail]:
-    """Pause a federation: updates are still accepted, and no round is closed until it is resumed."""
+    """Pause a federation: updates are still accepted, but no round is closed until you resume it."""
     return Call("POST", path("federations", federation, "pause"), model(FederationDetail))
 
 
@@ -82,12 +82,12 @@ def cancel_federation(federation: str) -> Call[FederationDetail]:
 
 
 def remove_federation(federation: str) -> Call[None]:
-    """Delete a federation that has ended, with its versions."""
+    """Delete a federation that has ended, including its versions."""
     return Call("DELETE", path("federations", federation), nothing, repeatable=False)
 
 
 def federation_token(federation: str, *, worker: str | None = None) -> Call[FederationToken]:
-    """Return the token for workers, which is valid only for this federation.
+    """Return the workers' token, which is valid only for this federation.
 
     Args:
         federation: Id or number of the federation.
@@ -98,7 +98,7 @@ def federation_token(federation: str, *, worker: str | None = None) -> Call[Fede
 
 
 def replace_federation_token(federation: str, *, old_for_s: float = 0.0) -> Call[FederationToken]:
-    """Revoke the token, and return its replacement.
+    """Revoke the token and return its replacement.
 
     Args:
         federation: Id or number of the federation.
@@ -117,37 +117,37 @@ def list_updates(
     limit: int = 100,
     cursor: str | None = None,
 ) -> Call[Page[UpdateView]]:
-    """Return a page of the updates of a federation, newest first."""
+    """Return a page of a federation's updates, newest first."""
     params = {"round": round, "worker": worker, "state": state, "limit": limit, "cursor": cursor}
     return Call("GET", path("federations", federation, "updates"), model(Page[UpdateView]), params)
 
 
 def list_rounds(federation: str, *, limit: int = 100, cursor: str | None = None) -> Call[Page[RoundView]]:
-    """Return a page of the rounds of a federation, newest first."""
+    """Return a page of a federation's rounds, newest first."""
     params = {"limit": limit, "cursor": cursor}
     return Call("GET", path("federations", federation, "rounds"), model(Page[RoundView]), params)
 
 
 def list_versions(federation: str, *, limit: int = 100, cursor: str | None = None) -> Call[Page[VersionView]]:
-    """Return a page of the versions of a federation's adapter, newest first."""
+    """Return a page of a federation's adapter versions, newest first."""
     params = {"limit": limit, "cursor": cursor}
     return Call("GET", path("federations", federation, "versions"), model(Page[VersionView]), params)
 
 
 def get_version(federation: str, version: int) -> Call[VersionDetail]:
-    """Return a version with its contributions, rejected updates, and the strategy's report."""
+    """Return a version with its contributions, its rejected updates and the strategy's report."""
     return Call("GET", path("federations", federation, "versions", str(version)), model(VersionDetail))
 
 
 def newest_version(federation: str, *, after: int = 0, wait_s: float = 0.0) -> Call[VersionView | None]:
-    """Return the newest version if it is newer than `after`; waits up to `wait_s` for one."""
+    """Return the newest version if it is newer than `after`; waits up to `wait_s` seconds for one."""
     where = path("federations", federation, "versions", "newest")
     params = {"after": after, "wait_s": wait_s}
     return Call("GET", where, _maybe_version, params, read_timeout_s=wait_s + _LONGEST_S)
 
 
 def roll_back(federation: str, version: int) -> Call[VersionView]:
-    """Publish an earlier version as the newest one, with a new number."""
+    """Publish an earlier version again, as the newest one with a new number."""
     body = RollbackRequest(version=version)
     where = path("federations", federation, "rollback")
     return Call("POST", where, model(VersionView), body=body, repeatable=False)

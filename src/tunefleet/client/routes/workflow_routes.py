@@ -54,7 +54,7 @@ ANSWER_S: Final = 60.0
 
 
 def info() -> Call[ServerInfo]:
-    """Return the server's version, and the owner of the key."""
+    """Return the server's version and the owner of the key."""
     return Call("GET", "/info", model(ServerInfo))
 
 
@@ -64,14 +64,14 @@ def schema() -> Call[dict[str, Any]]:
 
 
 def validate(document: str, filename: str | None = None, *, dry_run: bool = False) -> Call[ValidateReply]:
-    """Validate a workflow file on the server, with a placement preview if `dry_run`; nothing is stored."""
+    """Validate a workflow file on the server without storing it; `dry_run` adds a placement preview."""
     body = SubmitRequest(document=document, filename=filename)
     params = {"dry_run": "true" if dry_run else None}
     return Call("POST", "/workflows/validate", model(ValidateReply), params, body=body)
 
 
 def create_workflow(request: SubmitRequest, idempotency_key: str) -> Call[WorkflowDetail]:
-    """Submit a workflow file; repeating the call with the same key returns the first response."""
+    """Submit a workflow file; a repeated call with the same key returns the first response."""
     headers = {"Idempotency-Key": idempotency_key}
     return Call("POST", "/workflows", model(WorkflowDetail), body=request, headers=headers)
 
@@ -90,19 +90,19 @@ def list_workflows(
 
 
 def get_workflow(workflow_id: str) -> Call[WorkflowDetail]:
-    """Return a workflow with its workflow file; a unique prefix of the id is enough."""
+    """Return a workflow and its workflow file; a unique id prefix is enough."""
     return Call("GET", path("workflows", workflow_id), model(WorkflowDetail))
 
 
 def cancel_workflow(workflow_id: str) -> Call[WorkflowDetail]:
-    """Cancel every task of a workflow that is not final."""
+    """Cancel all tasks of a workflow that are not final."""
     return Call("POST", path("workflows", workflow_id, "cancel"), model(WorkflowDetail))
 
 
 def retry_workflow(
     workflow_id: str, overrides: Mapping[str, Any] | None = None, *, again: bool = False
 ) -> Call[WorkflowDetail]:
-    """Run the incomplete tasks of a final workflow again, as a new workflow that reuses the other results.
+    """Rerun the incomplete tasks of a final workflow in a new workflow that reuses the other results.
 
     Args:
         overrides: Fields of `spec` to change: dotted path → value.
@@ -113,7 +113,7 @@ def retry_workflow(
 
 
 def remove_workflow(workflow_id: str) -> Call[None]:
-    """Delete a workflow whose tasks are all final, and everything that they stored."""
+    """Delete a workflow and everything its tasks stored; all tasks must be final."""
     return Call("DELETE", path("workflows", workflow_id), nothing, repeatable=False)
 
 
@@ -130,7 +130,7 @@ def list_tasks(  # noqa: PLR0913 - the filters of one list
     limit: int = 100,
     cursor: str | None = None,
 ) -> Call[Page[TaskView]]:
-    """Return a page of tasks, newest first; with `glance`, they come with latest and best metrics.
+    """Return a page of tasks, newest first; with `glance`, includes their latest and best metrics.
 
     Args:
         sort: A field such as `duration`, or a metric such as `best.eval_loss`; `-` in front for descending order.
@@ -151,7 +151,7 @@ def list_tasks(  # noqa: PLR0913 - the filters of one list
 
 
 def get_task(task_id: str) -> Call[TaskDetail]:
-    """Return a task with its spec, attempts and result; a unique prefix of the id is enough."""
+    """Return a task with its spec, attempts and result; a unique id prefix is enough."""
     return Call("GET", path("tasks", task_id), model(TaskDetail))
 
 
@@ -161,17 +161,17 @@ def why(task_id: str) -> Call[WhyView]:
 
 
 def cancel_task(task_id: str) -> Call[TaskDetail]:
-    """Cancel a task; a running task ends after its current step, and its checkpoints are kept."""
+    """Cancel a task; a running task ends after its current step and keeps its checkpoints."""
     return Call("POST", path("tasks", task_id, "cancel"), model(TaskDetail))
 
 
 def pause_task(task_id: str) -> Call[TaskDetail]:
-    """Pause a running task: it saves a checkpoint after its current step. Idempotent."""
+    """Pause a running task, which saves a checkpoint after its current step. Idempotent."""
     return Call("POST", path("tasks", task_id, "pause"), model(TaskDetail))
 
 
 def resume_task(task_id: str, from_step: int | Literal["best"] | None = None) -> Call[TaskDetail]:
-    """Resume a paused task; a final one is resumed as a new task, which is returned.
+    """Resume a paused task, or resume a final task as a new one; returns the task that runs.
 
     `from_step` is the step of a checkpoint, `best`, or `None` for the latest.
     """
@@ -180,7 +180,7 @@ def resume_task(task_id: str, from_step: int | Literal["best"] | None = None) ->
 
 
 def stop_task(task_id: str, *, save: bool = True) -> Call[CommandView]:
-    """Stop a training run early, as completed; with `save` it saves a checkpoint first."""
+    """Stop a training run early and mark it completed; with `save`, it saves a checkpoint first."""
     body = StopRequest(save=save)
     return Call("POST", path("tasks", task_id, "stop"), model(CommandView), body=body, repeatable=False)
 
@@ -188,7 +188,7 @@ def stop_task(task_id: str, *, save: bool = True) -> Call[CommandView]:
 def command_task(
     task_id: str, command: str, data: Mapping[str, Any] | None = None, *, command_id: str | None = None
 ) -> Call[CommandView]:
-    """Send a running task a command (`ControlCommand`); your own `command_id` makes retries safe."""
+    """Send a command (`ControlCommand`) to a running task; pass your own `command_id` to make retries safe."""
     known_as = command_id or f"cmd-{uuid.uuid4().hex[:12]}"
     body = CommandRequest(command=command, data=dict(data or {}), command_id=known_as)
     return Call("POST", path("tasks", task_id, "commands"), model(CommandView), body=body)
@@ -200,31 +200,31 @@ def list_commands(task_id: str) -> Call[tuple[CommandView, ...]]:
 
 
 def get_command(task_id: str, command_id: str, *, wait_s: float = 0.0) -> Call[CommandView]:
-    """Return a command and its outcome; waits up to `wait_s` until it is settled."""
+    """Return a command and its outcome; waits up to `wait_s` seconds for the outcome."""
     where = path("tasks", task_id, "commands", command_id)
     return Call("GET", where, model(CommandView), {"wait_s": wait_s}, read_timeout_s=wait_s + 15.0)
 
 
 def checkpoints(task_id: str) -> Call[tuple[CheckpointView, ...]]:
-    """Return the complete checkpoints of a task in step order."""
+    """Return the complete checkpoints of a task, in step order."""
     return Call("GET", path("tasks", task_id, "checkpoints"), model(tuple[CheckpointView, ...]))
 
 
 def retry_task(task_id: str) -> Call[TaskDetail]:
-    """Submit a final task again as a new one, linked to it."""
+    """Submit a final task again, as a new task linked to the original."""
     return Call("POST", path("tasks", task_id, "retry"), model(TaskDetail), repeatable=False)
 
 
 def clone_task(
     task_id: str, overrides: Mapping[str, Any] | None = None, inputs: Mapping[str, str] | None = None
 ) -> Call[TaskDetail]:
-    """Submit a task again as a new one, with changed fields of its spec, and uploaded files for changed paths."""
+    """Submit a task again as a new task with changed spec fields and uploaded files for changed paths."""
     body = CloneRequest(overrides=dict(overrides or {}), inputs=dict(inputs or {}))
     return Call("POST", path("tasks", task_id, "clone"), model(TaskDetail), body=body, repeatable=False)
 
 
 def edit_task(task_id: str, **changes: Any) -> Call[TaskDetail]:
-    """Change how a task is presented: `name`, `tags`, `notes`.
+    """Change the `name`, `tags` and `notes` of a task.
 
     Omitted fields stay unchanged; `name=None` restores the name in the workflow file, `notes=None` removes the notes.
     """
@@ -232,13 +232,13 @@ def edit_task(task_id: str, **changes: Any) -> Call[TaskDetail]:
 
 
 def tag_tasks(task_ids: Sequence[str], tags: Iterable[str], *, remove: bool = False) -> Call[ManyReply]:
-    """Add tags to up to 1,000 tasks, or remove them; returns the outcome of each task."""
+    """Add or remove tags on up to 1,000 tasks; returns the outcome for each task."""
     body = ManyRequest(action="untag" if remove else "tag", task_ids=tuple(task_ids), tags=tuple(tags))
     return Call("POST", "/tasks/bulk", model(ManyReply), body=body)
 
 
 def remove_task(task_id: str) -> Call[None]:
-    """Delete a final task and everything that it stored."""
+    """Delete a final task and everything it stored."""
     return Call("DELETE", path("tasks", task_id), nothing, repeatable=False)
 
 
@@ -250,7 +250,7 @@ def metrics(
     max_points: int | None = None,
     after_step: int | None = None,
 ) -> Call[MetricsView]:
-    """Return the points of one series, downsampled to `max_points` if set."""
+    """Return the points of one series, downsampled to `max_points` if given."""
     params = {
         "series": series,
         "names": ",".join(names) if names is not None else None,
@@ -263,7 +263,7 @@ def metrics(
 def log(
     task_id: str, *, offset: int | None = None, tail_bytes: int | None = None, limit_bytes: int | None = None
 ) -> Call[LogView]:
-    """Return a part of a task's log, from an offset, or its last `tail_bytes`."""
+    """Return part of a task's log: from an offset, or the last `tail_bytes`."""
     params = {"offset": offset, "tail_bytes": tail_bytes, "limit_bytes": limit_bytes}
     return Call("GET", path("tasks", task_id, "log"), model(LogView), params)
 
@@ -282,7 +282,7 @@ def list_events(
     workflow_id: str | None = None,
     kinds: Iterable[str] | None = None,
 ) -> Call[tuple[EventView, ...]]:
-    """Return the events after an id, oldest first."""
+    """Return the events that follow an event id, oldest first."""
     params = {**_event_filter(task_id, workflow_id, kinds), "after": after, "limit": limit}
     return Call("GET", "/events", model(tuple[EventView, ...]), params)
 
@@ -325,12 +325,12 @@ def list_artifacts(
 
 
 def get_artifact(artifact: str) -> Call[ArtifactDetail]:
-    """Return an artifact with its files, by id, digest or name."""
+    """Return an artifact and its files, by id, digest or name."""
     return Call("GET", path("artifacts", artifact), model(ArtifactDetail))
 
 
 def remove_artifact(artifact: str) -> Call[None]:
-    """Delete an artifact; files that nothing else references are removed by the next garbage collection."""
+    """Delete an artifact; the next garbage collection removes files that nothing else references."""
     return Call("DELETE", path("artifacts", artifact), nothing, repeatable=False)
 
 
@@ -373,7 +373,7 @@ def get_blob(digest: str, offset: int, sink: Sink) -> Call[None]:
 
 
 def result_files(task_id: str) -> Call[ResultFiles]:
-    """Return the files of a task, each with a signed link that needs no key."""
+    """Return the files of a task, each with a signed link that works without a key."""
     return Call("GET", path("results", task_id, "files"), model(ResultFiles))
 
 
@@ -426,28 +426,28 @@ def tell_worker(
 
 
 def worker_command(worker_id: str, command_id: str, *, wait_s: float = 0.0) -> Call[CommandView]:
-    """Return a worker command and its outcome; waits up to `wait_s` until it is settled."""
+    """Return a worker command and its outcome; waits up to `wait_s` seconds for the outcome."""
     where = path("workers", worker_id, "commands", command_id)
     return Call("GET", where, model(CommandView), {"wait_s": wait_s}, read_timeout_s=wait_s + 15.0)
 
 
 def cordon_worker(worker_id: str) -> Call[WorkerView]:
-    """Cordon a worker: it gets no new tasks; running tasks continue."""
+    """Cordon a worker: it gets no new tasks, but running tasks continue."""
     return Call("POST", path("workers", worker_id, "cordon"), model(WorkerView))
 
 
 def uncordon_worker(worker_id: str) -> Call[WorkerView]:
-    """Uncordon a worker: it gets tasks again; also cancels an unfinished drain."""
+    """Uncordon a worker: it gets tasks again, and an unfinished drain is cancelled."""
     return Call("POST", path("workers", worker_id, "uncordon"), model(WorkerView))
 
 
 def drain_worker(worker_id: str) -> Call[WorkerView]:
-    """Drain a worker: it finishes its tasks, then leaves, and stays cordoned until it is uncordoned."""
+    """Drain a worker: it finishes its tasks, leaves the fleet and stays cordoned until you uncordon it."""
     return Call("POST", path("workers", worker_id, "drain"), model(WorkerView))
 
 
 def set_elastic(worker_id: str, *, enabled: bool) -> Call[ElasticView]:
-    """Activate a worker or put it on standby, as elastic scaling does; scaling continues from there."""
+    """Activate a worker or put it on standby, as elastic scaling would; scaling continues from that state."""
     return Call("POST", path("workers", worker_id, "elastic"), model(ElasticView), body=ElasticRequest(enabled=enabled))
 
 
@@ -470,23 +470,23 @@ def create_key(
 
 
 def revoke_key(key_id: str) -> Call[None]:
-    """Revoke an API key; effective immediately."""
+    """Revoke an API key, effective immediately."""
     return Call("DELETE", path("keys", key_id), nothing)
 
 
 def login_code() -> Call[LoginCode]:
-    """Create a login link for one browser session; single-use, expires after ten minutes."""
+    """Create a single-use login link for a browser session; it expires after ten minutes."""
     return Call("POST", "/login-codes", model(LoginCode), repeatable=False)
 
 
 def prune(older_than_s: float, *, dry_run: bool = False) -> Call[PruneReply]:
-    """Delete final workflows that ended more than `older_than_s` ago, and unreferenced files."""
+    """Delete workflows that ended more than `older_than_s` seconds ago, and unreferenced files."""
     body = PruneRequest(older_than_s=older_than_s, dry_run=dry_run)
     return Call("POST", "/prune", model(PruneReply), body=body)
 
 
 def server() -> Call[ServerView]:
-    """Return versions, database and file storage of the server."""
+    """Return the server's versions, database and file storage."""
     return Call("GET", "/server", model(ServerView))
 
 

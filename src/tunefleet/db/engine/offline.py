@@ -84,7 +84,7 @@ def reading(target: Path | str) -> Iterator[Connection]:
         StoreError: If it is unreachable or unreadable.
     """
     if isinstance(target, Path) and not target.exists():
-        raise StoreError(f"There is no database {target}.", hint="Set the server's data folder with --data.")
+        raise StoreError(f"Database {target} not found.", hint="Set the server's data folder with --data.")
     with _engine(target, writing=False) as engine, _in_words(target), engine.connect() as connection:
         yield connection
 

@@ -262,7 +262,7 @@ class PgNotifications:
         try:
             sender, topics = json.loads(payload)
         except ValueError:
-            log.warning("Unknown notification on the channel %s.", CHANNEL)
+            log.warning("Unknown notification on channel %s.", CHANNEL)
             return {EVERYTHING}
         return () if sender == self._sender else [str(topic) for topic in topics]
 

@@ -35,7 +35,7 @@ def mean(job: AveragingJob) -> AdapterConfig:
     Returns:
         The output config.
     """
-    like = _comparable(job, f"The strategy {job.spec.name}, which averages factors elementwise,")
+    like = _comparable(job, f"Strategy {job.spec.name}, which averages factors elementwise,")
     mixed = recipe(job.sources, job.shares(), kept=job.clip(factors=True), previous=job.previous)
     with ExitStack() as stack:
         written = stack.enter_context(AdapterWriter(job.into / TENSORS, job.shapes(mixed, like)))
@@ -55,7 +55,7 @@ def ordered(job: AveragingJob) -> AdapterConfig:
     Raises:
         InputError: If there are fewer than three updates.
     """
-    like = _comparable(job, f"The strategy {job.spec.name}, which sorts factors elementwise,")
+    like = _comparable(job, f"Strategy {job.spec.name}, which sorts factors elementwise,")
     count = len(job.sources)
     if count < job.spec.min_updates:
         raise InputError(
@@ -90,7 +90,7 @@ def _moving(mixed: Recipe, like: Source) -> Recipe:
 
 def _optimizer(job: AveragingJob, like: Source, stack: ExitStack) -> ServerOptimizer:
     if job.new_state is None:
-        raise InputError(f"The strategy {job.spec.name} requires a file for its optimizer's state (new_state).")
+        raise InputError(f"Strategy {job.spec.name} requires a file for its optimizer's state (new_state).")
     if job.previous is None:
         job.notes.append("The first version is the plain average; the optimizer starts with the second.")
     shapes = {name: tensor.shape for name, tensor in like.file.tensors.items() if name not in like.parts.frozen}

@@ -56,7 +56,7 @@ def opened(updates: Sequence[Update], previous: Update | None) -> Iterator[tuple
     names = sorted(update.worker for update in updates)
     twice = next((name for name, after in itertools.pairwise(names) if name == after), None)
     if twice is not None:
-        raise InputError(f"The worker {twice!r} has two updates in one average.", hint="Use only its newest one.")
+        raise InputError(f"Worker {twice!r} has two updates in one average.", hint="Use only its newest one.")
     with ExitStack() as stack:
         sources = [_open(update, stack) for update in sorted(updates, key=lambda update: update.worker)]
         before = None if previous is None else _open(previous, stack)

@@ -97,7 +97,7 @@ class Ray(Cluster):
         if status == "PENDING":
             return ClusterJobState(name, "waiting", message)
         if status != "RUNNING":
-            raise ConflictError(f"Ray reports the unknown status {status} for the job {name}.")
+            raise ConflictError(f"Ray reports the unknown status {status} for job {name}.")
         return self._live(name)
 
     def _live(self, name: str) -> ClusterJobState:

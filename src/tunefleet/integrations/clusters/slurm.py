@@ -65,7 +65,7 @@ class Slurm(Cluster):
         missing = [name for name in _COMMANDS if shutil.which(name, path=self._environment.get("PATH")) is None]
         if missing:
             raise MachineError(
-                f"The command {missing[0]} is not installed on this machine.",
+                f"Command {missing[0]} is not installed on this machine.",
                 hint="Run the server on a machine that can submit Slurm jobs, or unset TUNEFLEET_SLURM.",
             )
         self._folder = folder

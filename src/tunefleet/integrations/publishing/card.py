@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,18 +16,61 @@ _METRICS: Final = ("held_out_before", "held_out_after", "held_out_best", "train_
 _STEPS: Final = 20
 
 
-def write_card(
-    folder: Path, task: TaskDetail, product: ArtifactView, chain: Iterable[TaskDetail], datasets: Mapping[str, str]
-) -> bool:
-    """Write a card into a folder, unless the model has one of its own.
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What a card says of a published artifact.
 
     Args:
+        title: Heading of the card.
+        kind: `adapter`, `model` or `gguf`.
+        base: Base model; `None` if unknown.
+        artifact: Its name within its task.
+        method: What was trained, such as `LoRA, rank 8`.
+        data: Dataset → digest, where known.
+        runs: Runs that led to it, nearest first: id → description.
+        figures: Measured values: run, metric, value.
+    """
+
+    title: str
+    kind: str
+    base: str | None
+    artifact: str
+    digest: str
+    method: str | None = None
+    data: Mapping[str, str] = field(default_factory=dict)
+    runs: Mapping[str, str] = field(default_factory=dict)
+    figures: Iterable[tuple[str, str, str]] = ()
+
+
+def lineage_of(
+    task: TaskDetail, product: ArtifactView, chain: Iterable[TaskDetail], datasets: Mapping[str, str]
+) -> Lineage:
+    """Return the lineage of a task's artifact.
+
+    Args:
+        chain: The tasks that led to it, nearest first.
         datasets: Datasets of the chain → digest, where known.
     """
+    before = list(chain)
+    shown = (task, *before[:_STEPS])
+    return Lineage(
+        title=task.name,
+        kind=product.kind,
+        base=base_of(task, before),
+        artifact=product.name,
+        digest=product.digest,
+        data=datasets,
+        runs={each.id: f"{each.kind} *{each.name}*" for each in shown},
+        figures=[row for each in shown for row in figures_of(each.id, (each.result or {}).get("result") or {})],
+    )
+
+
+def write_card(folder: Path, lineage: Lineage) -> bool:
+    """Write a card into a folder, unless the model has one of its own; return whether it was written."""
     path = folder / CARD
     if path.exists() and not _is_plain(path):
         return False
-    path.write_text(card(task, product, list(chain), datasets), encoding="utf-8")
+    path.write_text(card(lineage), encoding="utf-8")
     return True
 
 
@@ -36,10 +79,9 @@ def _is_plain(path: Path) -> bool:
     return "[More Information Needed]" in path.read_text(encoding="utf-8", errors="replace")
 
 
-def card(task: TaskDetail, product: ArtifactView, chain: list[TaskDetail], datasets: Mapping[str, str]) -> str:
-    """Return a model card; see `write_card`."""
-    adapter = product.kind == "adapter"
-    base = base_of(task, chain)
+def card(lineage: Lineage) -> str:
+    """Return a model card."""
+    adapter, base = lineage.kind == "adapter", lineage.base
     head: dict[str, Any] = {
         "library_name": "peft" if adapter else "transformers",
         "pipeline_tag": "text-generation",
@@ -47,23 +89,24 @@ def card(task: TaskDetail, product: ArtifactView, chain: list[TaskDetail], datas
     }
     if base is not None and is_name_of_the_hub(base):
         head["base_model"] = base
-    what = "A LoRA adapter" if adapter else "A GGUF file" if product.kind == "gguf" else "A model"
+    what = "A LoRA adapter" if adapter else "A GGUF file" if lineage.kind == "gguf" else "A model"
     lines = [
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
-        f"# {task.name}",
+        f"# {lineage.title}",
         f"{what} trained with Tunefleet" + (f" from `{base}`." if base else "."),
         "## Lineage",
         table(
             ("", ""),
             [
                 ("base", f"`{base}`" if base else "unknown"),
-                ("artifact", f"`{product.name}`, sha256 `{product.digest}`"),
-                *((f"data `{name}`", f"sha256 `{digest}`") for name, digest in sorted(datasets.items())),
-                *((f"run `{each.id}`", f"{each.kind} *{each.name}*") for each in (task, *chain[:_STEPS])),
+                ("artifact", f"`{lineage.artifact}`, sha256 `{lineage.digest}`"),
+                *([("method", lineage.method)] if lineage.method else []),
+                *((f"data `{name}`", f"sha256 `{digest}`") for name, digest in sorted(lineage.data.items())),
+                *((f"run `{each}`", about) for each, about in lineage.runs.items()),
             ],
         ),
     ]
-    figures = [row for each in (task, *chain[:_STEPS]) for row in _figures(each)]
+    figures = [(f"`{run}`", metric, value) for run, metric, value in lineage.figures]
     if figures:
         lines += ["## Results", table(("task", "metric", "value"), figures)]
     return "\n\n".join(lines) + "\n"
@@ -78,15 +121,15 @@ def base_of(task: TaskDetail, chain: Iterable[TaskDetail]) -> str | None:
     return None
 
 
-def _figures(task: TaskDetail) -> list[tuple[str, str, str]]:
-    result = (task.result or {}).get("result") or {}
+def figures_of(run: str, result: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Return what a run has measured, from its result: run, metric, value."""
     losses = result.get("losses") or {}
     found = [(name, losses[name]) for name in _METRICS if isinstance(losses.get(name), int | float)]
     proof = result.get("verification") or {}
     found += [(f"merge: {name}", proof[name]) for name in ("relative_error", "tolerance") if name in proof]
     metrics = result.get("metrics") or {}
     found += [(name, value) for name, value in metrics.items() if isinstance(value, int | float)]
-    return [(f"`{task.id}`", name.replace("_", " "), f"{value:.5g}") for name, value in found]
+    return [(run, name.replace("_", " "), f"{value:.5g}") for name, value in found]
 
 
 def is_name_of_the_hub(model: str) -> bool:

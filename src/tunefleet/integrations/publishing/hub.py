@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -48,6 +49,20 @@ def packages() -> tuple[Any, Any]:
             "Publishing to the Hub requires the package huggingface_hub.", hint="pip install huggingface_hub"
         ) from error
     return HfApi, errors
+
+
+def has_token(environment: Mapping[str, str]) -> bool:
+    """Return whether a process with these variables has a token for the Hub: set, or saved by a login."""
+    if environment.get("HF_TOKEN") or environment.get("HUGGING_FACE_HUB_TOKEN"):
+        return True
+    # Read from the file: the import of the Hub's client takes half a second.
+    cache = environment.get("XDG_CACHE_HOME") or "~/.cache"
+    home = environment.get("HF_HOME") or str(Path(cache) / "huggingface")
+    saved = Path(environment.get("HF_TOKEN_PATH") or str(Path(home) / "token")).expanduser()
+    try:
+        return bool(saved.read_text(encoding="utf-8").strip())
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def is_public(repo: str, endpoint: str | None) -> bool:

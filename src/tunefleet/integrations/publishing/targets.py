@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import quote
 
 from tunefleet.errors import (
     ConflictError,
@@ -22,16 +22,15 @@ from tunefleet.errors import (
 )
 from tunefleet.integrations.publishing.hub import packages
 from tunefleet.settings import PublishSettings, is_dotenvs
-from tunefleet.spec.base import BUCKET_URL
+from tunefleet.spec.tasks.push_task import bucket_place, hub_repository, target_fault
 
-_HUB: Final = re.compile(r"hf://([\w.-]+/[\w.-]+)/?")
-_BUCKET_NAMES: Final = (
-    "A bucket name has 3 to 63 characters: lower-case letters, digits, dots and hyphens, and starts and ends with a "
-    "letter or digit. Use s3://BUCKET/PREFIX."
-)
 _TOKENS_PAGE: Final = "https://huggingface.co/settings/tokens"
 _OF_THE_HUB: Final = frozenset({".gitattributes"})
 """Files that the Hub adds to a new repository."""
+_NEVER_ON_HUB: Final = frozenset({".git", ".cache"})
+"""Folders of Git and of the Hub's client."""
+_RETRIED: Final = frozenset({408, 409, 412, 425, 429})
+"""Statuses of a rejection that may succeed later: timeouts, limits, and another commit at the same time."""
 
 # Called with the number of bytes just sent.
 Sent = Callable[[int], None]
@@ -40,12 +39,32 @@ _WEIGHTS: Final = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.
 
 @dataclass(frozen=True, slots=True)
 class PublishOptions:
-    """Publishing options."""
+    """Publishing options.
+
+    Args:
+        require_private: Refuse a public repository; `private` alone only applies to one that is created.
+    """
 
     revision: str | None = None
     private: bool = False
     message: str | None = None
     force: bool = False
+    require_private: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Where something was published.
+
+    Args:
+        location: For display: the commit on the Hub, or the folder.
+        url: Page of the repository, or the URL of the folder in the bucket; `None` for a local folder.
+        commit: Commit on the Hub.
+    """
+
+    location: str
+    url: str | None = None
+    commit: str | None = None
 
 
 class Target(ABC):
@@ -62,8 +81,8 @@ class Target(ABC):
         """
 
     @abstractmethod
-    def put(self, folder: Path, on_bytes: Sent) -> str:
-        """Publish a folder; returns its location for display. Raises as `check`."""
+    def put(self, folder: Path, on_bytes: Sent) -> Published:
+        """Publish a folder. Raises as `check`."""
 
 
 def target(text: str, wishes: PublishOptions, settings: PublishSettings) -> Target:
@@ -73,21 +92,20 @@ def target(text: str, wishes: PublishOptions, settings: PublishSettings) -> Targ
         text: `hf://ORG/NAME`, `s3://BUCKET/PREFIX` or a folder.
 
     Raises:
+        ForbiddenError: If there is no token for the Hub.
+        InputError: If the location is not valid, or an option does not apply to it.
         MachineError: If a package is missing.
     """
-    hub, bucket = _HUB.fullmatch(text), BUCKET_URL.fullmatch(text)
-    if hub is not None:
-        return HubTarget(hub[1], wishes, settings)
-    if text.startswith("s3://") and bucket is None:
-        raise InputError(f"{text} is not a valid bucket URL.", hint=_BUCKET_NAMES)
-    if "://" in text and bucket is None:
-        raise InputError(
-            f"{text} is not a publishing target.", hint="Use hf://ORG/NAME, s3://BUCKET/PREFIX or a folder."
-        )
+    fault = target_fault(text)
+    if fault is not None:
+        raise InputError(f"{text} {fault.message}.", hint=fault.hint)
+    repository, bucket = hub_repository(text), bucket_place(text)
+    if repository is not None:
+        return HubTarget(repository, wishes, settings)
     if wishes.revision or wishes.private or wishes.message:
         raise InputError("--revision, --private and --message only apply to the Hub.", hint="Remove these options.")
     if bucket is not None:
-        return BucketTarget(bucket[1], (bucket[2] or "").strip("/"), wishes, settings)
+        return BucketTarget(bucket.name, bucket.prefix, wishes, settings)
     return FolderTarget(Path(text).expanduser(), wishes)
 
 
@@ -102,7 +120,7 @@ class FolderTarget(Target):
         """Check that the folder is empty."""
         refuse_to_overwrite(self._folder, force=self._wishes.force)
 
-    def put(self, folder: Path, on_bytes: Sent) -> str:
+    def put(self, folder: Path, on_bytes: Sent) -> Published:
         """Copy to a temporary folder next to the target first, so that no incomplete file ever appears."""
         place = self._folder.resolve()
         staging = place.with_name(f".{place.name}.part")
@@ -120,7 +138,7 @@ class FolderTarget(Target):
             shutil.rmtree(staging, ignore_errors=True)
         for old in stale((each.name for each in place.iterdir()), {name.as_posix() for name in names}):
             (place / old).unlink()
-        return str(place)
+        return Published(str(place))
 
 
 class BucketTarget(Target):
@@ -152,12 +170,12 @@ class BucketTarget(Target):
                 hint="Use another prefix, or overwrite it with --force.",
             )
 
-    def put(self, folder: Path, on_bytes: Sent) -> str:
+    def put(self, folder: Path, on_bytes: Sent) -> Published:
         """Upload the folder."""
         files = [(path.relative_to(folder).as_posix(), path) for path in sorted(folder.rglob("*")) if path.is_file()]
         self._place.put(files, on_bytes, replace=self._wishes.force)
         self._place.remove(stale(self._place.names(), {name for name, _ in files}))
-        return self._shown
+        return Published(self._shown, self._shown)
 
 
 class HubTarget(Target):
@@ -168,7 +186,10 @@ class HubTarget(Target):
         from huggingface_hub import get_token
 
         saved = None if settings.hf_token is not None or is_dotenvs("HF_ENDPOINT") else get_token()
-        token = saved if settings.hf_token is None else settings.hf_token.get_secret_value()
+        token = (saved if settings.hf_token is None else settings.hf_token.get_secret_value().strip()) or ""
+        if not token.isascii() or not token.isprintable():
+            # An HTTP error would quote it.
+            raise ForbiddenError("The token for the Hub contains characters that no token has.", hint="Set HF_TOKEN.")
         if not token:
             raise ForbiddenError(
                 f"No token with write access to hf://{repo}.",
@@ -179,9 +200,10 @@ class HubTarget(Target):
         self._hub: Any = api(endpoint=settings.hf_endpoint, token=token)
 
     def check(self) -> None:
-        """Check that the token is valid and the repository empty."""
+        """Check that the token is valid, the repository empty, and not public if that is required."""
         with self._explained():
             self._hub.whoami()
+        self._check_visibility()
         existing = [name for name in self._names() if name not in _OF_THE_HUB]
         if existing and not self._wishes.force:
             raise ConflictError(
@@ -191,23 +213,49 @@ class HubTarget(Target):
                 "its history.",
             )
 
-    def put(self, folder: Path, on_bytes: Sent) -> str:
-        """Create the repository and the branch if needed, and commit the folder."""
+    def put(self, folder: Path, on_bytes: Sent) -> Published:
+        """Create the repository and the branch if needed, upload file by file, and commit all of them together."""
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
         wishes = self._wishes
-        new = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+        found = {path.relative_to(folder): path for path in folder.rglob("*") if path.is_file()}
+        files = {name.as_posix(): path for name, path in found.items() if not _NEVER_ON_HUB & set(name.parts)}
+        added = [CommitOperationAdd(name, str(path)) for name, path in sorted(files.items())]
         with self._explained():
             self._hub.create_repo(self._repo, private=wishes.private or None, exist_ok=True)
             if wishes.revision:
                 self._hub.create_branch(self._repo, branch=wishes.revision, exist_ok=True)
-            made = self._hub.upload_folder(
-                repo_id=self._repo,
-                folder_path=folder,
+            old = [CommitOperationDelete(name) for name in stale(self._names(), files)]
+            for each in added:
+                # One by one, for the progress; files that an interrupted upload has sent are not sent again.
+                self._hub.preupload_lfs_files(self._repo, additions=[each], revision=wishes.revision, free_memory=False)
+                on_bytes(files[each.path_in_repo].stat().st_size)
+            made = self._hub.create_commit(
+                self._repo,
+                [*added, *old],
                 commit_message=wishes.message or "Upload by Tunefleet",
                 revision=wishes.revision,
-                delete_patterns=stale(self._names(), new) or None,
             )
-        on_bytes(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
-        return str(getattr(made, "commit_url", None) or f"hf://{self._repo}")
+        page = f"{self._hub.endpoint}/{self._repo}" + (f"/tree/{quote(wishes.revision)}" if wishes.revision else "")
+        return Published(str(made.commit_url or f"hf://{self._repo}"), page, made.oid)
+
+    def _check_visibility(self) -> None:
+        from huggingface_hub.errors import RepositoryNotFoundError
+
+        if not self._wishes.require_private:
+            return
+        try:
+            with self._explained():
+                public = not self._hub.model_info(self._repo).private
+        except NotFoundError as error:
+            if isinstance(error.__cause__, RepositoryNotFoundError):
+                return  # it will be created
+            raise
+        if public:
+            raise ConflictError(
+                f"hf://{self._repo} exists and is public.",
+                hint="Make it private on the Hub, use another repository, or publish without `private`.",
+            )
 
     def _names(self) -> list[str]:
         from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
@@ -244,6 +292,8 @@ class HubTarget(Target):
                 f"The Hub rejects access to hf://{self._repo}: the token is invalid, or has no write access.",
                 hint=f"Create a token with write access at {_TOKENS_PAGE}, and set HF_TOKEN.",
             )
+        if status is not None and 400 <= status < 500 and status not in _RETRIED:
+            return InputError(f"The Hub rejects the upload to hf://{self._repo}: {error}")
         return UnreachableError(f"Cannot reach the Hub for hf://{self._repo}: {error}")
 
 

@@ -14,7 +14,7 @@ Plain = str | int | float | bool
 
 
 class NotTracked(TunefleetError):
-    """A tracker did not accept a run; a retry may succeed."""
+    """A tracker did not accept a run; retrying may help."""
 
     code = "not_tracked"
 

@@ -70,7 +70,7 @@ async def authenticate_attempt(core: ServerContext, token: str) -> AttemptActor:
     if row.state == "void":
         raise AuthError(
             f"Attempt {row.number} of {row.task_id} was revoked ({row.reason}).",
-            hint="Stop its job; reports are refused.",
+            hint="Stop its job; its reports are rejected.",
         )
     return AttemptActor(row.id, row.task_id, row.worker_id, project)
 
@@ -144,7 +144,7 @@ async def revoke(core: ServerContext, actor: Actor, key_id: str) -> KeyView:
     def operation(connection: Connection) -> KeyRow:
         found = keys.by_id(connection, key_id)
         if found is None or not (is_operator(actor) or found.project == actor.project):
-            raise NotFoundError(f"There is no key {key_id}.", hint="`tunefleet keys ls` lists them.")
+            raise NotFoundError(f"Key {key_id} not found.", hint="`tunefleet keys ls` lists them.")
         keys.revoke(connection, key_id, core.clock.wall())
         # After the commit: a request in between would cache the key as valid again.
         after_commit(connection, core.state(KeyCache).forget)
@@ -199,7 +199,7 @@ async def create_login_code(core: ServerContext, actor: Actor) -> str:
         )
     if await core.read(lambda connection: keys.by_id(connection, actor.key_id)) is None:
         raise ForbiddenError(
-            "A browser session needs an API key.", hint="Log in with a key from `tunefleet keys create`."
+            "A browser session requires an API key.", hint="Log in with a key from `tunefleet keys create`."
         )
     return await _open(core, "login", actor.key_id, LOGIN_CODE_S)
 
@@ -290,7 +290,7 @@ def refuse_archived(connection: Connection, project: str) -> None:
     found = project_rows.get(connection, project)
     if found is not None and found.archived_at is not None:
         raise AuthError(
-            f"The project {project} is archived.",
+            f"Project {project} is archived.",
             hint=f"Ask an admin to restore it: tunefleet projects restore {project}.",
         )
 
@@ -299,7 +299,7 @@ def _actor(connection: Connection, row: KeyRow | None) -> Actor:
     if row is None:
         raise AuthError("The key is not valid.", hint="Check TUNEFLEET_KEY, or run `tunefleet keys create`.")
     if row.revoked_at is not None:
-        raise AuthError(f"The key {row.name} was revoked.", hint="Ask an admin for another one.")
+        raise AuthError(f"Key {row.name} was revoked.", hint="Ask an admin for another one.")
     if row.role != "worker":  # running tasks of an archived project are finished
         refuse_archived(connection, row.project)
     return Actor(row.id, row.owner, row.role, row.project)
@@ -312,7 +312,7 @@ def _secret_in(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     if not is_secret(secret):
-        raise StoreError(f"{path} contains no valid key.", hint="Move it away, so that a new one is created.")
+        raise StoreError(f"{path} contains no valid key.", hint="Move it away; a new one is then created.")
     return secret
 
 
@@ -321,4 +321,4 @@ def refuse_ended(connection: Connection, attempt: AttemptActor) -> None:
     row = attempts.by_ids(connection, [attempt.attempt_id]).get(attempt.attempt_id)
     if row is None or not row.open:
         state = "unknown" if row is None else row.state
-        raise ConflictError(f"The attempt {attempt.attempt_id} is {state}; it accepts no more data.")
+        raise ConflictError(f"Attempt {attempt.attempt_id} is {state}; it accepts no more data.")

@@ -85,8 +85,8 @@ def may_operate(actor: Actor) -> None:
     may_administer(actor)
     if not is_operator(actor):
         raise ForbiddenError(
-            f"This requires an admin key of the project {DEFAULT_PROJECT}; yours is of {actor.project}.",
-            hint="Ask the operator of the server.",
+            f"This requires an admin key of project {DEFAULT_PROJECT}; yours belongs to {actor.project}.",
+            hint="Ask the server's operator.",
         )
 
 

@@ -49,7 +49,7 @@ async def create(core: ServerContext, actor: Actor, body: ProjectCreate) -> Proj
 
     def operation(connection: Connection) -> ProjectView:
         if project_rows.get(connection, row.name) is not None:
-            raise ConflictError(f"The project {row.name} already exists.", hint=_HINT)
+            raise ConflictError(f"Project {row.name} already exists.", hint=_HINT)
         project_rows.insert_one(connection, row)
         return _views(connection, [row], now)[0]
 
@@ -96,7 +96,7 @@ def known(connection: Connection, actor: Actor, name: str) -> ProjectRow:
     row = _found(connection, actor, name)
     if row.archived_at is not None:
         raise ConflictError(
-            f"The project {name} is archived.", hint=f"Restore it with `tunefleet projects restore {name}`."
+            f"Project {name} is archived.", hint=f"Restore it with `tunefleet projects restore {name}`."
         )
     return row
 
@@ -104,7 +104,7 @@ def known(connection: Connection, actor: Actor, name: str) -> ProjectRow:
 def _found(connection: Connection, actor: Actor, name: str, *, lock: bool = False) -> ProjectRow:
     row = project_rows.get(connection, name, lock=lock) if _sees(actor, name) else None
     if row is None:
-        raise NotFoundError(f"There is no project {name}.", hint=_HINT)
+        raise NotFoundError(f"Project {name} not found.", hint=_HINT)
     return row
 
 

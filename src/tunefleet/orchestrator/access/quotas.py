@@ -43,20 +43,20 @@ def why(connection: Connection, row: ProjectRow, need: Requirement, now: float) 
     """Return which quota holds a task back, as a sentence with a fix; None if none does."""
     raised = f"an admin can raise it: tunefleet projects set {row.name}"
     if row.archived_at is not None:
-        return f"waiting: the project {row.name} is archived (restore it: tunefleet projects restore {row.name})."
+        return f"waiting: project {row.name} is archived (restore it: tunefleet projects restore {row.name})."
     running = project_rows.running(connection, now, [row.name]).get(row.name)
     count = running.tasks if running is not None else 0
     if row.max_running is not None and count >= row.max_running:
         return (
-            f"waiting: {count} runs of the project {row.name} are active, its quota is {row.max_running}; "
-            f"it starts when one ends ({raised} --max-running N)."
+            f"waiting: {count} runs of project {row.name} are active, and its quota is {row.max_running}; this run "
+            f"starts when one ends ({raised} --max-running N)."
         )
     if row.gpu_hours is not None and need.gpu_count:
         spent = gpu_hours(connection, row.name, running, now)
         if spent >= row.gpu_hours:
             return (
-                f"waiting: the project {row.name} has used {spent:.1f} of its {row.gpu_hours:g} GPU hours this month; "
-                f"it starts when the next month begins, UTC ({raised} --gpu-hours N)."
+                f"waiting: project {row.name} has used {spent:.1f} of its {row.gpu_hours:g} GPU hours this month; "
+                f"this run starts when the next month begins, UTC ({raised} --gpu-hours N)."
             )
     return None
 
@@ -128,7 +128,7 @@ def refuse_storing(
     if kept + reserved_bytes + size_bytes > row.storage_bytes:
         reserved = f", {reserved_bytes:,} more are reserved by unfinished uploads" if reserved_bytes else ""
         raise QuotaError(
-            f"The project {project} uses {kept:,} of the {row.storage_bytes:,} bytes of its storage quota{reserved}; "
+            f"Project {project} uses {kept:,} of the {row.storage_bytes:,} bytes of its storage quota{reserved}; "
             f"{size_bytes:,} more would exceed it.",
             hint=f"Remove artifacts or workflows, or ask an admin to raise it: "
             f"tunefleet projects set {project} --storage N.",

@@ -129,11 +129,13 @@ def _short(
     requeued = waits_s >= runs_s  # requeued since the last attempt: its workers need time to start again
     if (runs_s <= patience_s) if requeued else (waits_s <= lost_after_s):
         return Step("none")
-    return Step("leave" if workers.ids else "cancel", f"workers of {workers.online} of its {job.nodes} nodes are left")
+    return Step(
+        "leave" if workers.ids else "cancel", f"only {workers.online} of its {job.nodes} nodes still have a worker"
+    )
 
 
 def _idle(job: ClusterJobRow, workers: JobWorkers, patience_s: float) -> str:
     """Return why the task did not start on its nodes in time."""
     if len(workers.ids) < job.nodes:
-        return f"workers of {len(workers.ids)} of its {job.nodes} nodes connected within {patience_s:g} s"
+        return f"only {len(workers.ids)} of its {job.nodes} nodes connected within {patience_s:g} s"
     return f"none of its workers took the task within {patience_s:g} s"

@@ -118,7 +118,7 @@ class ClusterReconciler:
             try:
                 await asyncio.to_thread(cluster.cancel, job.name)
             except ConflictError as error:
-                log.warning("%s cannot cancel the job %s: %s", job.engine, job.name, error)
+                log.warning("%s cannot cancel job %s: %s", job.engine, job.name, error)
         if step.act in {"end", "fail"}:
             await self._end(job, step)
 
@@ -254,7 +254,7 @@ def _job_workers(
         ids,
         _hindrance(need, present),
         complete=len(present) >= need.nodes_max,
-        held="it waits for its retry" if task.ready_at > now else held.why(task.project, need),
+        held="waiting for its retry" if task.ready_at > now else held.why(task.project, need),
     )
 
 

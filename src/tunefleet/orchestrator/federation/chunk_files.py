@@ -114,7 +114,7 @@ def _files(connection: Connection, project: str, name: str) -> list[FileEntry]:
     rows = rows or artifacts.find(connection, project=project, column="id", value=name)
     if not rows:
         raise NotFoundError(
-            f"There is no data named {name!r}.",
+            f"Data {name!r} not found.",
             hint="Push it with `tunefleet data push`; `tunefleet data ls` lists your data.",
         )
     found = [FileEntry(path=p, digest=d, size_bytes=s) for p, d, s in artifacts.files(connection, rows[0].id)]
@@ -148,7 +148,9 @@ def _split(
     while (piece := _write_chunk(islice(rows, chunk_size), intake(blobs))) is not None:
         pieces.append(piece)
         if len(pieces) > MAX_CHUNKS:
-            raise DataError(f"The data makes more than {MAX_CHUNKS:,} chunks.", hint="Set a larger `chunk_size`.")
+            raise DataError(
+                f"The data would be split into more than {MAX_CHUNKS:,} chunks.", hint="Set a larger `chunk_size`."
+            )
     if not pieces:
         raise DataError(f"{files[0].path} has no rows.")
     return tuple(pieces)

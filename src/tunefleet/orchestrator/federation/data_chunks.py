@@ -73,7 +73,7 @@ async def claim(
     claimed = await core.write(operation)
     if claimed is None:
         # Raised after the commit, so that the worker's completed chunk is recorded.
-        raise NotFoundError(f"The federation {reference} has no free chunk left.")
+        raise NotFoundError(f"Federation {reference} has no free chunk left.")
     return claimed
 
 
@@ -99,7 +99,7 @@ async def get(
         )
         chunk = federation_chunks.get(connection, federation.seq, number)
         if chunk is None:
-            raise NotFoundError(f"The federation {federation.id} has no chunk {number}.")
+            raise NotFoundError(f"Federation {federation.id} has no chunk {number}.")
         mine = None if caller is None else only_worker(caller)
         if mine is not None and chunk.worker != mine:
             raise ForbiddenError(
@@ -118,10 +118,10 @@ def refuse_idle(federation: FederationRow) -> None:
     """Raise unless the federation is running."""
     status = FederationStatus(federation.status)
     if status.final:
-        raise GoneError(f"The federation {federation.id} is {status.value}.")
+        raise GoneError(f"Federation {federation.id} is {status.value}.")
     if status is not FederationStatus.RUNNING:
         raise ConflictError(
-            f"The federation {federation.id} is {status.value}.",
+            f"Federation {federation.id} is {status.value}.",
             hint=how_to_start(federation),
         )
 
@@ -129,7 +129,7 @@ def refuse_idle(federation: FederationRow) -> None:
 def _finish(connection: Connection, federation: FederationRow, worker: str, number: int, now: float) -> None:
     chunk = federation_chunks.get(connection, federation.seq, number)
     if chunk is None:
-        raise NotFoundError(f"The federation {federation.id} has no chunk {number}.")
+        raise NotFoundError(f"Federation {federation.id} has no chunk {number}.")
     if chunk.state == federation_chunks.DONE and chunk.worker == worker:
         return  # a retry of the same request
     if not federation_chunks.finish(connection, federation.seq, worker, number, now=now):
@@ -150,5 +150,5 @@ def linked(connection: Connection, reference: str) -> FederationRow:
     """Return the federation of a link, before the link is verified."""
     row = federations.find(connection, None, reference)
     if row is None:
-        raise NotFoundError(f"There is no federation {reference}.", hint="`tunefleet federation ls` lists them.")
+        raise NotFoundError(f"Federation {reference} not found.", hint="`tunefleet federation ls` lists them.")
     return row

@@ -98,7 +98,7 @@ def may_take_part(caller: FederationCaller, federation: FederationAccess, worker
         _same_federation(caller, federation)
         if caller.worker is not None and worker not in (None, caller.worker):
             raise ForbiddenError(
-                f"This token is valid for the worker {caller.worker} only, not for {worker}.",
+                f"This token is valid for worker {caller.worker} only, not for {worker}.",
                 hint=f"`tunefleet federation token {federation.id} --for NAME` creates another one for its owner.",
             )
     elif caller.role in _PEOPLE:
@@ -130,7 +130,7 @@ def may_manage(caller: FederationCaller, federation: FederationAccess) -> None:
 def _same_project(caller: FederationCaller, federation: FederationAccess) -> None:
     if caller.project != federation.project:
         # 404, not 403: a caller must not learn what exists in other projects.
-        raise NotFoundError(f"There is no federation {federation.id}.", hint="`tunefleet federation ls` lists them.")
+        raise NotFoundError(f"Federation {federation.id} not found.", hint="`tunefleet federation ls` lists them.")
 
 
 def _same_federation(caller: FederationActor, federation: FederationAccess) -> None:

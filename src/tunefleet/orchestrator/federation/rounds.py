@@ -155,7 +155,7 @@ def _end_if_deserted(connection: Connection, row: FederationRow, current: RoundR
 def close_now(connection: Connection, row: FederationRow, now: float) -> RoundRow:
     """Close the open round of a federation at a caller's request."""
     if row.status != RUNNING:
-        raise ConflictError(f"The federation {row.id} is {row.status}.", hint=how_to_start(row))
+        raise ConflictError(f"Federation {row.id} is {row.status}.", hint=how_to_start(row))
     current = rounds.get(connection, row.seq, row.round)
     assert current is not None, "a running federation has a round"
     if current.status != _COLLECTING:

@@ -142,7 +142,7 @@ async def list_updates(
     def operation(connection: Connection) -> Page[UpdateView]:
         row = find(connection, caller, reference)
         if not may_read_updates(caller, row, wanted or ""):
-            whose = "no updates" if mine is None else f"the updates of the worker {mine} only"
+            whose = "no updates" if mine is None else f"the updates of worker {mine} only"
             raise ForbiddenError(
                 f"This token shows {whose} of {row.id}.",
                 hint=f"Use a key of {row.owner}, who owns {row.id}.",
@@ -197,14 +197,14 @@ async def remove(core: ServerContext, caller: FederationCaller, reference: str) 
         may_manage(caller, row)
         if not FederationStatus(row.status).final:
             raise ConflictError(
-                f"The federation {row.id} is {row.status}.",
+                f"Federation {row.id} is {row.status}.",
                 hint=f"Cancel it first with `tunefleet federation cancel {row.id}`.",
             )
         _refuse_needed(connection, row)
         reader = next(iter(federations.readers(connection, [row.seq]).items()), None)
         if reader is not None:
             raise ConflictError(
-                f"The run {reader[1]} uses a version of {row.id}.",
+                f"Run {reader[1]} uses a version of {row.id}.",
                 hint=f"Wait until it ends, or run `tunefleet cancel {reader[1]}`.",
             )
         forget(connection, row)
@@ -247,7 +247,7 @@ def _refuse_needed(connection: Connection, row: FederationRow) -> None:
     for task in parents:
         if not TaskStatus(task.status).final:
             raise ConflictError(
-                f"The run {task.id} takes its adapter from {row.id}, and is {task.status}.",
+                f"Run {task.id} takes its adapter from {row.id}, and is {task.status}.",
                 hint=f"Wait until it ends, or run `tunefleet cancel {task.id}`.",
             )
 

@@ -68,7 +68,7 @@ def find_to_take_part(
     may_take_part(caller, row, worker)
     if spec_of(row).own_tokens and _is_shared(caller):
         raise ForbiddenError(
-            f"Each worker of {row.id} needs its own token, and this token belongs to none of them.",
+            f"Each worker of {row.id} needs its own token, and this token belongs to no worker.",
             hint=f"`tunefleet federation token {row.id} --for NAME` creates one for the federation's owner.",
         )
     return row
@@ -110,7 +110,7 @@ def existing(connection: Connection, project: str, reference: str, *, lock: bool
     """Return a federation without an access check; `find` adds one."""
     row = federations.find(connection, project, reference, lock=lock)
     if row is None:
-        raise NotFoundError(f"There is no federation {reference}.", hint="`tunefleet federation ls` lists them.")
+        raise NotFoundError(f"Federation {reference} not found.", hint="`tunefleet federation ls` lists them.")
     return row
 
 
@@ -125,7 +125,7 @@ def locked(connection: Connection, row: FederationRow) -> FederationRow:
     """Reload a federation's row and lock it until the end of the transaction."""
     found = federations.by_seq(connection, row.seq, lock=True)
     if found is None:
-        raise NotFoundError(f"The federation {row.id} was removed.")
+        raise NotFoundError(f"Federation {row.id} was removed.")
     return found
 
 

@@ -71,12 +71,12 @@ def version_of(connection: Connection, row: FederationRow, version: int | None =
     found = federation_versions.get(connection, row.seq, row.version if version is None else version)
     if found is None and version is None:
         raise NotFoundError(
-            f"The federation {row.id} has no version yet.",
-            hint=f"Its first round publishes one; `tunefleet federation show {row.id}` shows what it waits for.",
+            f"Federation {row.id} has no version yet.",
+            hint=f"Its first round publishes one; `tunefleet federation show {row.id}` shows what it is waiting for.",
         )
     if found is None:
         raise NotFoundError(
-            f"The federation {row.id} has no version {version}; its newest is {row.version}.",
+            f"Federation {row.id} has no version {version}; its newest is {row.version}.",
             hint=f"`tunefleet federation versions {row.id}` lists them.",
         )
     return found

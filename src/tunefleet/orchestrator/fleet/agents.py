@@ -150,7 +150,7 @@ def refuse_stranger(actor: Actor, row: WorkerRow) -> None:
     if row.session != AGENT_SESSION:
         raise ForbiddenError(f"{row.id} is the id of a worker.", hint="Set a unique TUNEFLEET_AGENT_ID.")
     if row.owner != actor.owner or row.project != actor.project:
-        raise ForbiddenError(f"The agent id {row.id} belongs to another user.", hint="Use another TUNEFLEET_AGENT_ID.")
+        raise ForbiddenError(f"Agent id {row.id} belongs to another user.", hint="Use another TUNEFLEET_AGENT_ID.")
 
 
 def _plain(introduction: Introduction) -> Capabilities:
@@ -203,7 +203,7 @@ def refuse_unreachable(connection: Connection, row: TaskRow) -> None:
     why = why_unreachable(connection, row)
     if why is not None:
         raise ConflictError(
-            f"The job {row.id} cannot be controlled from here: {why}.", hint="Do it where the job runs."
+            f"Job {row.id} cannot be controlled from here: {why}.", hint="Use the machine where the job runs."
         )
 
 

@@ -233,7 +233,7 @@ def reasons(
     for row in waiting:
         if row.ready_at > snapshot.now:
             pause_s = row.ready_at - snapshot.now
-            found[row.id] = f"backing off: attempt {row.failures + 1} of {row.max_attempts}, again in {pause_s:.0f} s."
+            found[row.id] = f"backing off: attempt {row.failures + 1} of {row.max_attempts} starts in {pause_s:.0f} s."
             continue
         if (over := held.why(row.project, known[row.requirement_key])) is not None:
             found[row.id] = over
@@ -253,7 +253,7 @@ def reasons(
             needed = explain(need, fleet, task_id=row.id)
             ids = [worker_id for worker_id, task_id in snapshot.reserved.items() if task_id == row.id]
             reserved = f"{', '.join(ids)} {'is' if len(ids) == 1 else 'are'} reserved"
-            found[row.id] = f"waiting: {reserved} for it until enough is free ({needed or 'queued'})."
+            found[row.id] = f"waiting: {reserved} for it until enough resources are free ({needed or 'queued'})."
             continue
         key = (row.requirement_key, row.project, avoid.get(row.id, frozenset()))
         if key not in cache:
@@ -289,5 +289,5 @@ def _running_reason(row: TaskRow, snapshot: FleetSnapshot) -> str | None:
     if row.attempt_id in snapshot.fetching:
         return f"{snapshot.fetching[row.attempt_id]}."
     if row.desired == "cancel":
-        return "cancelling: it stops after the current step."
-    return "pausing: it saves a checkpoint after the current step and stops." if row.desired == "pause" else None
+        return "cancelling: stops after the current step."
+    return "pausing: saves a checkpoint after the current step, then stops." if row.desired == "pause" else None

@@ -65,7 +65,7 @@ def engine_faults(engines: Engines, specs: Iterable[tuple[TaskNode, BaseTaskSpec
             message, _, hint = absent[spec.engine.type].partition(": ")
             found.append(node.fault("engine", message, hint))
         if (gpu_type := _unselected_gpu(spec, engines)) is not None:
-            message = f"Slurm has its own names for GPUs and cannot select the type {gpu_type}"
+            message = f"Slurm uses its own GPU names and cannot select the type {gpu_type}"
             found.append(node.fault("resources.hardware.gpu.type", message, _HINT))
     return found
 

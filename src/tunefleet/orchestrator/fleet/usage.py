@@ -57,7 +57,7 @@ async def report(
     may_read(actor)
     if not is_operator(actor):
         if project not in {None, actor.project}:
-            raise NotFoundError(f"There is no project {project}.", hint="`tunefleet projects ls` lists them.")
+            raise NotFoundError(f"Project {project} not found.", hint="`tunefleet projects ls` lists them.")
         project = actor.project
     now = core.clock.wall()
     start = quotas.month_start(now) if since is None else since

@@ -61,7 +61,7 @@ def closed(decided: ControlRow | None) -> str | None:
     if decided is None:
         return None
     if decided.drains:
-        return "is draining: it finishes its tasks, then leaves"
+        return "is draining: it finishes its tasks, then exits"
     if decided.cordoned_at is not None:
         return "is cordoned (`tunefleet workers uncordon` reopens it)"
     if decided.elastic_disabled_at is not None:

@@ -151,8 +151,8 @@ class Election:
         if replaced is not None and replaced == self._replaced:
             # The process that this one has replaced wrote again: it is alive.
             raise TwinError(
-                f"Another server has the id {self._me.id} too: one of the two data folders is a copy.",
-                hint="Remove server.id from the folder of this one, and start it again.",
+                f"Another server has the same id {self._me.id}: one of the two data folders is a copy.",
+                hint="Remove server.id from this server's data folder and start it again.",
             )
         self._replaced = self._replaced or replaced or self._me.process
         rows = await self._core.read(servers.all_rows)

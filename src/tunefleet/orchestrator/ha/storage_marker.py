@@ -53,7 +53,7 @@ def check(database: Database, name: str, blobs: BlobStore, folder: Path, *, now:
         raise StoreError(
             f"The data folder {folder} belongs to another database than {name}, which is "
             + ("new, or has lost its rows." if known is None else "paired with other files."),
-            hint=f"Check TUNEFLEET_DATABASE_URL and --data; `tunefleet restore` brings a lost database back. {_ADOPT}",
+            hint=f"Check TUNEFLEET_DATABASE_URL and --data; `tunefleet restore` restores a lost database. {_ADOPT}",
         )
     if known is None or not blobs.has(_named(known)[0]):
         known = _pair(database, name, blobs, known, adopt=adopt)

@@ -112,7 +112,7 @@ async def test(core: ServerContext, actor: Actor, channel: str) -> ChannelTestRe
     row = await core.read(partial(_mine, actor=actor, channel=channel))
     now = core.clock.wall()
     wanted = _split(row.events)
-    text = f"This is a test of the channel {row.name}. Its events: {', '.join(wanted).replace('_', ' ')}."
+    text = f"This is a test of channel {row.name}. Its events: {', '.join(wanted).replace('_', ' ')}."
     message = WebhookPayload(
         id=new_id("ntf"),
         event=wanted[0],
@@ -148,7 +148,7 @@ def channel_view(row: ChannelRow) -> ChannelView:
 def _insert(connection: Connection, *, values: Mapping[str, Any]) -> ChannelRow:
     name, owner, project = values["name"], values["owner"], values["project"]
     if notifications.by_name(connection, name, project=project, owner=owner) is not None:
-        raise ConflictError(f"The channel {name} already exists.", hint=f"Choose another name; {_LIST}")
+        raise ConflictError(f"Channel {name} already exists.", hint=f"Choose another name; {_LIST}")
     if len([row for row in notifications.all_rows(connection) if row.owner == owner]) >= MAX_CHANNELS:
         raise ConflictError(f"{owner} has {MAX_CHANNELS} channels, the maximum.", hint="Remove one.")
     return notifications.insert_one(connection, values)
@@ -191,7 +191,7 @@ def find(connection: Connection, actor: Actor, channel: str) -> ChannelRow:
     named = notifications.by_name(connection, channel, project=actor.project, owner=actor.owner)
     row = named or notifications.by_id(connection, channel)
     if row is None or not _visible(actor, row):
-        raise NotFoundError(f"There is no channel {channel}.", hint=_LIST)
+        raise NotFoundError(f"Channel {channel} not found.", hint=_LIST)
     return row
 
 
@@ -208,7 +208,7 @@ def _visible(actor: Actor, row: ChannelRow) -> bool:
 def _check(core: ServerContext, target: str, format_: Format) -> None:
     problem = address_fault(target, format_)
     if problem is not None:
-        raise InputError(f"The address {problem}.")
+        raise InputError(f"The URL {problem}.")
     if format_ == "email":
         try:
             mail_server(core.settings)

@@ -57,7 +57,7 @@ def _notice(
         event=EVENT,
         at=to_datetime(now),
         title=f"{row.name}: version {version.version}",
-        text=f"The federation {row.name} has published version {version.version} of its adapter.",
+        text=f"Federation {row.name} has published version {version.version} of its adapter.",
         federation=version.model_copy(update={"worker": member.worker}),
         url=None if base_url is None else f"{base_url.rstrip('/')}{path}",
         command=f"tunefleet federation versions {row.id}",

@@ -57,15 +57,16 @@ class Happening:
     def text(self) -> str:
         """Text of the notification, in sentences."""
         task = self.task
-        of = "" if task.name == self.workflow else f" of the workflow {self.workflow}"
-        sentences = [f"The run {task.name}{of} {_long(self)}"]
+        of = "" if task.name == self.workflow else f" of workflow {self.workflow}"
+        sentences = [f"Run {task.name}{of} {_long(self)}"]
         if task.error and self.kind != "task.completed":
             sentences.append(_sentence(task.error))
         if self.kind == "task.retrying":
             sentences.append(_AGAIN)
         if task.runtime_s is not None:
             at = f" on {task.worker_id}" if task.worker_id else ""
-            sentences.append(f"It {'has run' if task.status == 'running' else 'ran'} {duration(task.runtime_s)}{at}.")
+            verb = "has run" if task.status == "running" else "ran"
+            sentences.append(f"It {verb} for {duration(task.runtime_s)}{at}.")
         if task.loss is not None:
             sentences.append(f"Its last loss was {task.loss:.4g}, at step {task.step}.")
         return " ".join(sentences)
@@ -78,7 +79,7 @@ class Happening:
 
 def worker_text(worker_id: str) -> tuple[str, str, str]:
     """Return title, text and command for a worker that is lost."""
-    text = f"The worker {worker_id} no longer responds. Runs that do not have to wait for it are rescheduled."
+    text = f"Worker {worker_id} no longer responds. Its runs are rescheduled, except those that wait for it."
     return f"worker {worker_id} is lost", text, "tunefleet workers ls"
 
 
@@ -89,20 +90,20 @@ def campaign_text(kind: str, name: str, data: Mapping[str, Any]) -> tuple[str, s
         case "campaign.promoted":
             version = data.get("version")
             why = f": {data['reason']}" if data.get("reason") else "."
-            text = _sentence(f"Version {version} of the model {name} is promoted{why}")
+            text = _sentence(f"Version {version} of model {name} is promoted{why}")
             return f"{name}: version {version} is promoted", text, f"tunefleet models show {name} {version}"
         case "campaign.budget":
-            text = f"The next step of the campaign {name} exceeds its budget. {_sentence(str(data['error']))}"
+            text = f"The next step of campaign {name} exceeds its budget. {_sentence(str(data['error']))}"
             return f"{name} has reached its budget", text, _command(str(data["error"])) or show
         case "campaign.held":
-            text = f"The campaign {name} is held. {_sentence(str(data['reason']))}"
+            text = f"Campaign {name} is held. {_sentence(str(data['reason']))}"
             return f"{name} is held", text, _command(str(data["reason"])) or f"tunefleet campaign retry {name}"
         case "campaign.uncancelled":
-            task = f"The task of cycle {data['cycle']} of the campaign {name}"
+            task = f"The task of cycle {data['cycle']} of campaign {name}"
             text = f"{task} could not be cancelled, and may still cost money: {_sentence(str(data['error']))}"
             text = f"{text} This is retried; if it keeps failing, cancel the task at its provider."
             return f"{name}: a task could not be cancelled", text, f"tunefleet campaign logs {name}"
-    where = f"Cycle {data.get('cycle')} of the campaign {name} failed in its step {data.get('step')}"
+    where = f"Cycle {data.get('cycle')} of campaign {name} failed in its step {data.get('step')}"
     text = f"{where}: {_sentence(str(data.get('error')))} The campaign continues with its next cycle."
     return f"{name}: cycle {data.get('cycle')} failed", text, show
 
@@ -151,9 +152,8 @@ def _long(happening: Happening) -> str:
             for_ = "" if happening.silent_s is None else f" Its last output was {duration(happening.silent_s)} ago."
             return f"has stopped writing output.{for_}"
         case "worker.lost":
-            return (
-                f"lost its worker: {task.worker_id} does not respond. It waits for it, as its workflow file specifies."
-            )
+            return f"lost its worker: {task.worker_id} does not respond. The run waits for that worker, as "
+            "specified in its workflow file."
     return f"was interrupted: {why}."
 
 

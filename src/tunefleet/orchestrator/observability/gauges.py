@@ -119,20 +119,20 @@ class Gauges(Collector):
         names = ["kind", "gpu", "gpus", "vram_gib", "tags", "served"]
         demand = _gauge(
             "tunefleet_demand_tasks",
-            "Queued tasks by their needs; served=no: no registered worker could ever run them.",
+            "Queued tasks, by requirements; served=no means that no registered worker can run them.",
             names,
         )
         for labels, count in sorted(look.demand.items()):
             demand.add_metric(labels, count)
-        leases = _gauge("tunefleet_leases", "Attempts that workers are offered or hold.", ["state"])
+        leases = _gauge("tunefleet_leases", "Attempts offered to or accepted by workers.", ["state"])
         for state in ("offered", "accepted"):
             leases.add_metric([state], look.leases[state])
-        present = _gauge("tunefleet_workers", "Registered workers by state.", ["state"])
+        present = _gauge("tunefleet_workers", "Registered workers, by state.", ["state"])
         for state in ("online", "lost", "offline"):
             present.add_metric([state], look.workers.get(state, 0))
         yield from (depth, demand, leases, present)
         yield GaugeMetricFamily(
-            "tunefleet_workers_answering", "Workers that have contacted this process recently.", look.answering
+            "tunefleet_workers_answering", "Workers that recently contacted this process.", look.answering
         )
         yield GaugeMetricFamily(
             "tunefleet_queue_oldest_seconds", "Waiting time of the oldest queued task.", look.oldest_s
@@ -163,10 +163,14 @@ class Gauges(Collector):
         names = ["worker", "model"]
         busy = _gauge(
             "tunefleet_worker_gpu_utilisation_ratio",
-            f"Mean utilization of a worker's GPUs, 0 to 1; of {MOST_WORKERS} workers at most.",
+            f"Mean utilization of a worker's GPUs, 0 to 1, for up to {MOST_WORKERS} workers.",
             names,
         )
-        free = _gauge("tunefleet_worker_gpu_memory_free_bytes", "Free memory of a worker's GPUs; likewise.", names)
+        free = _gauge(
+            "tunefleet_worker_gpu_memory_free_bytes",
+            f"Free memory of a worker's GPUs, for up to {MOST_WORKERS} workers.",
+            names,
+        )
         for labels, device in sorted(look.of_workers.items()):
             free.add_metric(labels, device.free_bytes)
             if device.busy:
@@ -174,9 +178,9 @@ class Gauges(Collector):
         yield from (busy, free)
 
     def _of_storage(self, look: _QueryResult) -> Iterator[Metric]:
-        where = "where TUNEFLEET_STORAGE_LIMIT_BYTES is set."
+        where = "if TUNEFLEET_STORAGE_LIMIT_BYTES is set."
         used = _gauge("tunefleet_storage_used_bytes", f"Total size of the server's files, {where}", [])
-        limit = _gauge("tunefleet_storage_limit_bytes", f"Limit of their size, {where}", [])
+        limit = _gauge("tunefleet_storage_limit_bytes", f"Limit on that size, {where}", [])
         for family, size_bytes in zip((used, limit), look.storage or (), strict=False):
             family.add_metric([], size_bytes)
         yield from (used, limit)

@@ -53,7 +53,7 @@ def _file(artifact: ArtifactDetail, path: str | None) -> FileEntry:
     if path is not None:
         entry = next((file for file in artifact.files if file.path == path), None)
         if entry is None:
-            raise NotFoundError(f"The artifact {artifact.name} has no file {path!r}.")
+            raise NotFoundError(f"Artifact {artifact.name} has no file {path!r}.")
         return entry
     data = [file for file in artifact.files if PurePosixPath(file.path).suffix.lower() in SUFFIXES]
     if not data:

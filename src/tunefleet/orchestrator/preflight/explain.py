@@ -261,14 +261,14 @@ def _status_sentence(row: TaskRow) -> str | None:
         case TaskStatus.DISPATCHED:
             return f"Offered to {row.worker_id}, which has not accepted yet."
         case TaskStatus.RUNNING:
-            return f"It runs{where}{_since(row.started_at)}."
+            return f"Running{where}{_since(row.started_at)}."
         case TaskStatus.PAUSED:
             return f"Paused. Continue with `tunefleet resume {row.id}`."
         case TaskStatus.COMPLETED:
-            early = "was stopped early, and " if row.reason == TaskReason.STOPPED_EARLY else ""
-            return f"It {early}has completed{where}."
+            how = "Stopped early and completed" if row.reason == TaskReason.STOPPED_EARLY else "Completed"
+            return f"{how}{where}."
         case TaskStatus.CANCELLED if row.reason == TaskReason.CANCELLED_BY_USER and not row.error:
-            return "It was cancelled on request."
+            return "Cancelled on request."
     ended = _ENDED.get(row.status)
     why = f": {row.error}" if row.error else "."
     return None if ended is None else f"It {ended} ({_word(row.reason)}){why}"
@@ -294,8 +294,8 @@ def _sentence(row: TaskRow, attempt: AttemptRow, nodes: Sequence[AttemptRow]) ->
     if missing and attempt.open:
         return f"{what} is offered; {', '.join(missing)} {'has' if len(missing) == 1 else 'have'} not accepted yet."
     if attempt.state == "accepted":
-        wanted = {"pause": " and is pausing", "cancel": " and is cancelling"}.get(row.desired, "")
-        return f"{what} runs{wanted}."
+        wanted = {"pause": " and pausing", "cancel": " and cancelling"}.get(row.desired, "")
+        return f"{what} is running{wanted}."
     # The sentence on the status of an ended task has its error.
     repeated = row.status in _ENDED and attempt.error == row.error
     error = f": {attempt.error}" if attempt.error and not repeated else "."

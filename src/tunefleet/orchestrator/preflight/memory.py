@@ -49,14 +49,14 @@ def forecast(
     if not isinstance(spec, ModelTrainingSpec):
         return None
     if spec.task_type not in _PLAIN:
-        return MemoryForecast(unknown="A run of this kind reports its memory when it starts.")
+        return MemoryForecast(unknown="Runs of this kind report their memory use when they start.")
     source = spec.model.source
     found = configuration(source.identifier, source.revision)
     worker = _worker(placement, {each.id: each for each in fleet})
     try:
         return _forecast(spec, found, worker)
     except UnknownShape as why:
-        return MemoryForecast(unknown=f"Unknown: {why}. The run reports its memory when it starts.")
+        return MemoryForecast(unknown=f"Unknown: {why}. The run reports its memory use when it starts.")
     except (TypeError, ValueError, OverflowError):
         # A configuration that a user uploaded may hold anything.
         return MemoryForecast(unknown="Unknown: its configuration has a value of the wrong type.")

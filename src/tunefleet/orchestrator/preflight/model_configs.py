@@ -143,7 +143,7 @@ async def search_models(core: ServerContext, actor: Actor, text: str) -> HubMode
     settings = core.settings
     if settings.hub_offline:
         raise ConflictError(
-            "This server does not reach the Hugging Face Hub: it runs with HF_HUB_OFFLINE.",
+            "This server cannot reach the Hugging Face Hub because HF_HUB_OFFLINE is set.",
             hint="Enter the complete id of a model that the workers have in their cache, such as Qwen/Qwen3-0.6B.",
         )
     # A slow Hub must not take all threads of the server.

@@ -166,7 +166,7 @@ async def _apply(core: ServerContext, changes: Changes) -> int:
         what, why = (
             ("is activated", changes.activate) if enabled_by_worker[worker_id] else ("is on standby", changes.standby)
         )
-        log.info("The worker %s %s: %s.", worker_id, what, why[worker_id])
+        log.info("Worker %s %s: %s.", worker_id, what, why[worker_id])
     now, mark = core.clock.monotonic(), core.state(Fleet).elastic
     mark.changed_at.update(dict.fromkeys(changed, now))
     mark.resting = mark.resting - changes.activate.keys() | changes.standby.keys()

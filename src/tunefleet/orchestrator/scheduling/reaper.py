@@ -178,7 +178,7 @@ def _lose(connection: Connection, worker_id: str, now: float) -> None:
         if row.state == "offered" or task.status == TaskStatus.DISPATCHED:
             ended.append((row, TaskReason.NOT_ACCEPTED, None))
         elif task.on_lost == "replace" or task.desired == "cancel":
-            ended.append((row, TaskReason.WORKER_LOST, f"The worker {worker_id} does not respond."))
+            ended.append((row, TaskReason.WORKER_LOST, f"Worker {worker_id} does not respond."))
     unreported_ends.end(connection, ended, now)
     resume.give_up(connection, worker_id, now)
 

@@ -244,7 +244,7 @@ def _owner_and_task(connection: Connection, caller: Caller, task_id: str | None)
         return caller.owner, None
     task = tasks.by_ids(connection, [task_id]).get(task_id)
     if task is None or task.project != caller.project:
-        raise NotFoundError(f"There is no run {task_id}.")
+        raise NotFoundError(f"Run {task_id} not found.")
     if isinstance(caller, Actor):
         may_change(caller, task.owner, task.id)
     return task.owner, task.id
@@ -293,7 +293,7 @@ async def get(core: ServerContext, caller: Caller, reference: str) -> ArtifactDe
         else:
             may_read(caller)
         if not found:
-            raise NotFoundError(f"There is no artifact {reference}.", hint=_LIST_HINT)
+            raise NotFoundError(f"Artifact {reference} not found.", hint=_LIST_HINT)
         return artifact_detail(found[0], artifacts.files(connection, found[0].id))
 
     return await core.read(operation)
@@ -310,13 +310,13 @@ async def remove(core: ServerContext, actor: Actor, reference: str) -> None:
     def operation(connection: Connection) -> None:
         found = _find(connection, actor.project, reference)
         if not found:
-            raise NotFoundError(f"There is no artifact {reference}.", hint=_LIST_HINT)
+            raise NotFoundError(f"Artifact {reference} not found.", hint=_LIST_HINT)
         row = found[0]
         may_change(actor, row.owner, row.id)
         readers = tasks.in_use(connection, row.id)
         if readers:
             raise ConflictError(
-                f"The artifact {row.name} is read by {readers[0]}.",
+                f"Artifact {row.name} is read by {readers[0]}.",
                 hint=f"Wait for it, or cancel it with `tunefleet cancel {readers[0]}`.",
             )
         artifacts.delete_rows(connection, [row.id])

@@ -99,7 +99,7 @@ async def _planned(
         try:
             return _plan_of(row, await asyncio.to_thread(direct.parts, row.name, row.ref, _sizes(row)))
         except NotFoundError:
-            log.info("The store has lost the upload %s; restarting it.", row.name)
+            log.info("The store has lost upload %s; restarting it.", row.name)
     if row is not None:
         await garbage_collection.abort_upload(core, row)
     return _plan_of(await _begin(core, direct, caller, digest, size_bytes), set())
@@ -118,7 +118,7 @@ async def links(
     sizes = _sizes(row)
     for number in numbers:
         if not 1 <= number <= len(sizes):
-            raise NotFoundError(f"The upload {name} has {len(sizes)} parts, but no part {number}.")
+            raise NotFoundError(f"Upload {name} has {len(sizes)} parts, but no part {number}.")
 
     def sign() -> tuple[DirectLink, ...]:
         made = ((number, direct.link(row.name, row.ref, number, sizes[number - 1], LINK_S)) for number in numbers)
@@ -164,7 +164,7 @@ async def abort(core: ServerContext, caller: AttemptActor, digest: str, name: st
     _direct(core)
     row = await core.write(partial(_find_upload, core=core, caller=caller, digest=digest, name=name))
     await garbage_collection.abort_upload(core, row)
-    log.warning("The worker %s cannot upload to the object store: %s", caller.worker_id, why)
+    log.warning("Worker %s cannot upload to the object store: %s", caller.worker_id, why)
 
     def record_event(connection: Connection) -> None:
         task = tasks.by_ids(connection, [caller.task_id])[caller.task_id]

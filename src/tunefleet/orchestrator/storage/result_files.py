@@ -70,7 +70,7 @@ async def envelope(core: ServerContext, caller: Caller, task_id: str, sign: Sign
         task = _visible(connection, caller, task_id)
         stored = tasks.document(connection, task).result
         if stored is None:
-            raise NotFoundError(f"The run {task_id} has no result; it is {task.status}.")
+            raise NotFoundError(f"Run {task_id} has no result; it is {task.status}.")
         made: dict[str, Any] = orjson.loads(stored)
         digests = {file.name: file.digest for file in _files_of(connection, task, _rows(connection, task))}
         made["result"] = signed_urls.renewed(
@@ -98,7 +98,7 @@ async def post(core: ServerContext, caller: Caller, body: ResultEnvelope) -> Res
         if before is not None and before.get("result") == body.result:
             return
         if task.status not in _TAKES:
-            raise ConflictError(f"The run {task.id} is {task.status}; its result cannot be changed.")
+            raise ConflictError(f"Run {task.id} is {task.status}; its result cannot be changed.")
         at = body.received_at or to_datetime(core.clock.wall())
         worker_id = caller.worker_id if isinstance(caller, AttemptActor) else body.worker_id or task.worker_id
         made = body.model_copy(update={"worker_id": worker_id, "received_at": at}).model_dump_json()
@@ -177,7 +177,7 @@ async def find(
         file = found.get(name) or found.get(name.removeprefix("artifacts/"))
         if file is None:
             raise NotFoundError(
-                f"The run {task_id} has no file {name!r}.",
+                f"Run {task_id} has no file {name!r}.",
                 hint=f"GET {signed_urls.path_of(task_id)}/files lists them.",
             )
         if signature is not None and not known:
@@ -227,7 +227,7 @@ def _files_of(connection: Connection, task: TaskRow, rows: Sequence[ArtifactRow]
 def _task(connection: Connection, task_id: str) -> TaskRow:
     task = tasks.by_ids(connection, [task_id]).get(task_id)
     if task is None:
-        raise NotFoundError(f"There is no run {task_id}.")
+        raise NotFoundError(f"Run {task_id} not found.")
     return task
 
 
@@ -250,7 +250,7 @@ def _visible(connection: Connection, caller: Caller, task_id: str) -> TaskRow:
     """Return a task whose results the caller may read: any of the project, or for an attempt those it depends on."""
     task = _task(connection, task_id)
     if task.project != caller.project:
-        raise NotFoundError(f"There is no run {task_id}.")
+        raise NotFoundError(f"Run {task_id} not found.")
     if isinstance(caller, Actor):
         may_read(caller)
     elif not concerns(connection, caller, [task_id]):
@@ -280,7 +280,7 @@ def _changeable(connection: Connection, caller: Caller, task_id: str) -> TaskRow
         refuse_ended(connection, caller)
     task = _task(connection, task_id)
     if task.project != caller.project:
-        raise NotFoundError(f"There is no run {task_id}.")
+        raise NotFoundError(f"Run {task_id} not found.")
     if isinstance(caller, Actor):
         may_change(caller, task.owner, task.id)
     return task

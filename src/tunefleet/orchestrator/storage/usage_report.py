@@ -80,7 +80,7 @@ async def storage(core: ServerContext, actor: Actor) -> StorageView:
     may_read(actor)
     if actor.project != DEFAULT_PROJECT:
         raise ForbiddenError(
-            f"The server's disk usage is visible only to keys of the project {DEFAULT_PROJECT}.",
+            f"The server's disk usage is visible only to keys of project {DEFAULT_PROJECT}.",
             hint=f"See `tunefleet projects show {actor.project}` for your project's usage.",
         )
     return await core.state(Count).get(core)

@@ -95,7 +95,7 @@ async def command(core: ServerContext, actor: Actor, task_id: str, request: Comm
             if (known.task_id, known.command, orjson.loads(known.data)) != (row.id, name.value, data):
                 raise ConflictError(f"The command id {known.id} was used for another command.", hint="Use a new one.")
             return known
-        what = _PARTICIPLES.get(name, f"given the command {name.value}")
+        what = _PARTICIPLES.get(name, f"given command {name.value}")
         _refuse_idle(row, what)
         _refuse_unsupported(connection, row, name, what)
         made = _row(row, request.command_id or new_id("cmd"), name, data, actor, now)
@@ -145,7 +145,7 @@ def _one(connection: Connection, *, actor: Actor, task_id: str, command_id: str)
     task = find(connection, actor, task_id)
     row = commands.get(connection, command_id)
     if row is None or row.task_id != task.id:
-        raise NotFoundError(f"The run {task.id} has no command {command_id}.")
+        raise NotFoundError(f"Run {task.id} has no command {command_id}.")
     return row
 
 
@@ -160,11 +160,11 @@ def _refuse_idle(row: TaskRow, what: str) -> None:
         if row.status == TaskStatus.QUEUED and row.attempts:
             hints["queued"] = "It is queued to continue: try again when it runs."
         raise ConflictError(
-            f"The run {row.id} is {row.status}; only an active run can be {what}.", hint=hints.get(row.status)
+            f"Run {row.id} is {row.status}; only an active run can be {what}.", hint=hints.get(row.status)
         )
     if row.worker_id is None:
         raise ConflictError(
-            f"The run {row.id} is sharded across several workers and cannot be {what}.",
+            f"Run {row.id} is sharded across several workers and cannot be {what}.",
             hint=f"Use `tunefleet cancel {row.id}`.",
         )
     if row.slot_class != "job":
@@ -172,7 +172,7 @@ def _refuse_idle(row: TaskRow, what: str) -> None:
             f"A run of kind {row.kind} cannot be {what}: it does not train.", hint=f"Use `tunefleet cancel {row.id}`."
         )
     if row.desired == "cancel":
-        raise ConflictError(f"The run {row.id} is being cancelled.")
+        raise ConflictError(f"Run {row.id} is being cancelled.")
 
 
 def _refuse_unsupported(connection: Connection, row: TaskRow, name: ControlCommand, what: str) -> None:
@@ -181,7 +181,7 @@ def _refuse_unsupported(connection: Connection, row: TaskRow, name: ControlComma
     parents = attempts.merged_into(connection, [row.attempt_id] if row.attempt_id else [])
     for task_id in parents.values():
         raise ConflictError(
-            f"The run {row.id} is coalesced into {task_id} and cannot be {what} separately.",
+            f"Run {row.id} is coalesced into {task_id} and cannot be {what} separately.",
             hint=f"Use `tunefleet cancel {row.id}`: the others continue.",
         )
     supported = _supported_commands(connection, row)

@@ -44,7 +44,7 @@ def _given(connection: Connection, project: str, task: str, pointer: str, digest
     rows = artifacts.find(connection, project=project, column="digest", value=digest)
     if not rows:
         raise NotFoundError(
-            f"The input {pointer} of {task} names an artifact that the server does not have ({digest[:12]}…).",
+            f"Input {pointer} of {task} names an artifact that the server does not have ({digest[:12]}…).",
             hint="Upload it first; the Tunefleet client does so automatically.",
         )
     return _of(rows[0])
@@ -73,7 +73,7 @@ def _named(connection: Connection, project: str, task: str, pointer: str, name: 
     rows = rows or artifacts.find(connection, project=project, column="id", value=name)
     if not rows:
         raise NotFoundError(
-            f"There is no data named {name!r} ({pointer} of {task}).",
+            f"Data {name!r} not found ({pointer} of {task}).",
             hint="Push it with `tunefleet data push`; list datasets with `tunefleet data ls`.",
         )
     return _of(rows[0])

@@ -117,7 +117,7 @@ def refuse_second_retry(connection: Connection, workflow_id: str) -> None:
     if newer is not None and newer.status in {"running", "completed"}:
         how = "is running" if newer.status == "running" else "has completed"
         raise ConflictError(
-            f"The workflow {workflow_id} was retried as {newer.id}, which {how}.",
+            f"Workflow {workflow_id} was retried as {newer.id}, which {how}.",
             hint=f"See `tunefleet show {newer.id}`, or run it once more with `tunefleet retry --again {workflow_id}`.",
         )
 

@@ -36,16 +36,16 @@ def refuse_needed(connection: Connection, rows: Sequence[TaskRow]) -> None:
     needing = dependencies.needing(connection, [row.seq for row in rows])
     if needing:
         raise ConflictError(
-            f"The run {needing[0]} still needs the result.", hint=f"Cancel it with `tunefleet cancel {needing[0]}`."
+            f"Run {needing[0]} still needs the result.", hint=f"Cancel it with `tunefleet cancel {needing[0]}`."
         )
     read = next(iter(task_federations.versions_in_use(connection, rows).values()), None)
     if read is not None:
         raise ConflictError(
-            f"The run {read} reads a version of its federation.", hint=f"Cancel it with `tunefleet cancel {read}`."
+            f"Run {read} reads a version of its federation.", hint=f"Cancel it with `tunefleet cancel {read}`."
         )
     made = next(iter(models.in_use(connection, [row.id for row in rows]).items()), None)
     if made is not None:
-        raise ConflictError(f"The run {made[0]} produced version {made[1].version} of the model {made[1].name}.")
+        raise ConflictError(f"Run {made[0]} produced version {made[1].version} of model {made[1].name}.")
 
 
 def remove_workflows(connection: Connection, seqs: Sequence[int], now: float) -> None:

@@ -88,7 +88,7 @@ def requeue(connection: Connection, row: TaskRow, from_step: FromStep, now: floa
         ConflictError: If it was registered, not submitted, or has no such checkpoint.
     """
     if row.worker_id is not None and row.worker_id.startswith(EXTERNAL):
-        raise ConflictError(f"The run {row.id} was registered, not submitted.", hint="Resume it on its own machine.")
+        raise ConflictError(f"Run {row.id} was registered, not submitted.", hint="Resume it on its own machine.")
     known = checkpoints.known(connection, row)
     if known or from_step is not None:
         chosen = choose(connection, row, known, from_step)
@@ -131,11 +131,11 @@ def choose(
         wanted = [each for each in checkpoints if each.step == from_step]
     if not wanted:
         what = "checkpoint" if from_step is None else f"checkpoint {from_step}"
-        raise ConflictError(f"The run {row.id} has no {what} to resume from.", hint=hint)
+        raise ConflictError(f"Run {row.id} has no {what} to resume from.", hint=hint)
     chosen = wanted[-1]
     if chosen.artifact is None and not (chosen.local and _registered(connection, chosen.worker_id)):
         raise ConflictError(
-            f"The checkpoint {chosen.step} of {row.id} no longer exists: it was not uploaded, and the worker that "
+            f"Checkpoint {chosen.step} of {row.id} no longer exists: it was not uploaded, and the worker that "
             "wrote it has deleted it or is gone.",
             hint=hint,
         )
@@ -151,9 +151,9 @@ def refuse_done(connection: Connection, row: TaskRow, chosen: CheckpointInfo) ->
         return
     longer = "" if row.kind == "command" else f" --set training.max_steps={2 * end}"
     raise ConflictError(
-        f"The run {row.id} has completed all of its {end} steps: there is nothing to resume.",
+        f"Run {row.id} has completed all of its {end} steps: there is nothing to resume.",
         hint=f"`tunefleet clone {row.id}{longer}` starts a {'longer' if longer else 'new'} run; "
-        f"`tunefleet resume {row.id} --from STEP` goes back to an earlier checkpoint.",
+        f"`tunefleet resume {row.id} --from STEP` resumes from an earlier checkpoint.",
     )
 
 
@@ -187,8 +187,8 @@ def refuse_running(row: TaskRow) -> None:
         return
     if row.desired == "pause":
         hint = f"Wait until it is paused; `tunefleet resume {row.id}` without a step cancels the pause."
-        raise ConflictError(f"The run {row.id} is still being paused.", hint=hint)
-    raise ConflictError(f"The run {row.id} is {row.status}: there is nothing to resume.")
+        raise ConflictError(f"Run {row.id} is still being paused.", hint=hint)
+    raise ConflictError(f"Run {row.id} is {row.status}: there is nothing to resume.")
 
 
 def _registered(connection: Connection, worker_id: str | None) -> bool:

@@ -64,7 +64,7 @@ async def cancel(core: ServerContext, actor: Actor, task_id: str) -> TaskDetail:
         may_change(actor, row.owner, row.id)
         if TaskStatus(row.status).final:
             if row.status != TaskStatus.CANCELLED:
-                raise ConflictError(f"The run {row.id} is already {row.status}.")
+                raise ConflictError(f"Run {row.id} is already {row.status}.")
         else:
             unreported_ends.cancel_tasks(connection, [row], snapshot)
         return _detail(connection, find(connection, actor, row.id), snapshot)
@@ -85,7 +85,7 @@ async def remove(core: ServerContext, actor: Actor, task_id: str) -> None:
         may_change(actor, row.owner, row.id)
         if not TaskStatus(row.status).final:
             raise ConflictError(
-                f"The run {row.id} is {row.status}.", hint=f"Cancel it first with `tunefleet cancel {row.id}`."
+                f"Run {row.id} is {row.status}.", hint=f"Cancel it first with `tunefleet cancel {row.id}`."
             )
         refuse_part(connection, row, "rm")
         gone = [row, *dependencies.shards_of_parents(connection, [row.seq]).get(row.seq, ())]
@@ -159,7 +159,7 @@ def find(connection: Connection, actor: Actor, task_id: str) -> TaskRow:
     prefix = task_id if task_id.startswith("task-") else f"task-{task_id}"
     found = only_match("tasks", task_id, partial(tasks.by_prefix, connection, prefix, actor.project))
     if found is None:
-        raise NotFoundError(f"There is no run {task_id}.", hint="List them with `tunefleet ls`.")
+        raise NotFoundError(f"Run {task_id} not found.", hint="List them with `tunefleet ls`.")
     return found
 
 
@@ -185,7 +185,7 @@ def refuse_part(connection: Connection, row: TaskRow, verb: str) -> None:
     part = dependencies.shards_of(connection, [row.seq]).get(row.seq)
     if part is not None:
         raise ConflictError(
-            f"The run {row.id} is shard {part.number + 1} of {part.total} of {part.parent_id}.",
+            f"Run {row.id} is shard {part.number + 1} of {part.total} of {part.parent_id}.",
             hint=f"Use `tunefleet {verb} {part.parent_id}`.",
         )
 

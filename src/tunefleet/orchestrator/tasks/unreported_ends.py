@@ -101,7 +101,7 @@ def _record_gang_refusals(connection: Connection, offers: Sequence[AttemptRow], 
     for offer in offers:
         if offer.task_id in rows and offer.gang_of is not None:
             message = (
-                f"The worker {offer.worker_id} did not accept node {offer.node_rank} in time: all nodes are released, "
+                f"Worker {offer.worker_id} did not accept node {offer.node_rank} in time: all nodes are released, "
                 "and the task is queued again."
             )
             messages.append(events.of_task(rows[offer.task_id], "task.message", now, {"message": message}))

@@ -147,7 +147,7 @@ def _message(name: str, keep: int) -> str:
             "are still stored."
         )
     if name == "journal.launches":
-        return f"Further launches are not stored: the limit for a run is {LAUNCHES:,}. The worker has all of them."
+        return f"Further launches are not stored: the limit for a run is {LAUNCHES:,}. The worker keeps all of them."
     if name == "metrics.full":
         return (
             f"Points are dropped: the limit for a run's points is {point_characters(keep) // 1_000_000:,} million "
@@ -183,7 +183,7 @@ def thin_points(connection: Connection, launch: LaunchRow, cursor: int, limit: i
     if not before:
         row = tasks.by_ids(connection, [launch.task_id])[launch.task_id]
         message = (
-            f"Points of {launch.launch} are thinned from now on: the limit for a series is {limit:,} points "
+            f"Points of {launch.launch} are downsampled from now on: the limit for a series is {limit:,} points "
             "(TUNEFLEET_SERIES_POINTS); the newest are complete, older ones are spread evenly."
         )
         data = {"name": "metrics.thinned", "message": message, "level": "info"}

@@ -57,7 +57,7 @@ async def remove(core: ServerContext, actor: Actor, agent_id: str) -> AgentRemov
             refuse_stranger(actor, row)
         mine = list(attempts.open_of(connection, agent_id).values())
         if mine and _view(core, row).is_online:
-            raise ConflictError(f"The agent {agent_id} is online and has jobs.", hint="Cancel them, or stop it first.")
+            raise ConflictError(f"Agent {agent_id} is online and has jobs.", hint="Cancel them, or stop it first.")
         now = core.clock.wall()
         unreported_ends.end(
             connection, [(each, TaskReason.WORKER_LOST, "Its agent was removed.") for each in mine], now
@@ -66,7 +66,7 @@ async def remove(core: ServerContext, actor: Actor, agent_id: str) -> AgentRemov
 
     await core.write(operation)
     core.state(Fleet).forget(agent_id)
-    return AgentRemoved(message=f"The agent {agent_id} was removed.")
+    return AgentRemoved(message=f"Agent {agent_id} was removed.")
 
 
 def _find(connection: Connection, actor: Actor, agent_id: str) -> WorkerRow:
@@ -74,7 +74,7 @@ def _find(connection: Connection, actor: Actor, agent_id: str) -> WorkerRow:
     row = worker_rows.get(connection, agent_id)
     visible = row is not None and row.session == AGENT_SESSION and row.project == actor.project
     if row is None or not visible or (actor.role == "member" and row.owner != actor.owner):
-        raise NotFoundError(f"There is no agent {agent_id}.")
+        raise NotFoundError(f"Agent {agent_id} not found.")
     return row
 
 

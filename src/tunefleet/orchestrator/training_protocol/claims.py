@@ -37,7 +37,7 @@ class AccessDenied(ForbiddenError):
 
 
 class AlreadyClaimed(ConflictError):
-    """Another agent has the job."""
+    """Another agent has already claimed the job."""
 
     protocol_code: ClassVar[str] = "ALREADY_CLAIMED"
 
@@ -79,10 +79,10 @@ def _claim(
     row = tasks.by_ids(connection, [job_id], lock=True).get(job_id)
     agent = worker_rows.get(connection, agent_id)
     if row is None or agent is None or row.project != actor.project or row.kind not in TRAINING_KINDS:
-        raise JobNotFound(f"There is no job {job_id}.")
+        raise JobNotFound(f"Job {job_id} not found.")
     owner = agents.served_owner(actor)
     if owner is not None and row.owner != owner:
-        raise AccessDenied(f"The job {job_id} belongs to another user.")
+        raise AccessDenied(f"Job {job_id} belongs to another user.")
     if row.worker_id == agent_id and row.attempt_id and row.status in {TaskStatus.RUNNING, TaskStatus.DISPATCHED}:
         held = offers.polled(connection, row, attempt=row.attempts)
         return row.attempt_id, _traced(connection, held, row.attempt_id)
@@ -100,14 +100,14 @@ def _traced(connection: Connection, job: PolledJob, attempt_id: str) -> PolledJo
 
 def _refuse(connection: Connection, agent: WorkerRow, row: TaskRow, *, leased: bool, now: float) -> None:
     if row.status in {TaskStatus.DISPATCHED, TaskStatus.RUNNING, TaskStatus.PAUSED}:
-        raise AlreadyClaimed(f"The job {row.id} is {row.status} on {row.worker_id}.")
+        raise AlreadyClaimed(f"Job {row.id} is {row.status} on {row.worker_id}.")
     if row.status != TaskStatus.QUEUED:
-        raise InvalidStatus(f"The job {row.id} is {row.status}.")
+        raise InvalidStatus(f"Job {row.id} is {row.status}.")
     if row.ready_at > now:
-        raise InvalidStatus(f"The job {row.id} is retried in {row.ready_at - now:.0f} s.")
+        raise InvalidStatus(f"Job {row.id} is retried in {row.ready_at - now:.0f} s.")
     why = offers.suits(connection, agent, row, leased=leased, now=now)
     if why is not None:
-        raise InvalidStatus(f"This agent cannot run the job {row.id}: {why}")
+        raise InvalidStatus(f"This agent cannot run job {row.id}: {why}")
 
 
 def _take(connection: Connection, agent: WorkerRow, row: TaskRow, now: float) -> AttemptRow:

@@ -71,7 +71,7 @@ async def analyze(core: ServerContext, actor: Actor, task_id: str) -> FailureAna
     """
     task, document, _, _, job = await _load(core, actor, task_id)
     if task.status not in {TaskStatus.FAILED, TaskStatus.CANCELLED}:
-        raise InputError(f"The job {task.id} is {state_of(task.status)}; it did not fail.")
+        raise InputError(f"Job {task.id} is {state_of(task.status)}; it did not fail.")
     config = _config(orjson.loads(document.as_run), orjson.loads(job.body) if job else {})
     analysis = failure_analysis.analyze(reason=task.reason, error=task.error, detail=document.detail, config=config)
     return FailureAnalysis(analysis=analysis, job_config=config)

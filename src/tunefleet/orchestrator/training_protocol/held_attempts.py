@@ -31,7 +31,7 @@ def of_attempt(connection: Connection, actor: AttemptActor) -> Held:
     task = tasks.by_ids(connection, [actor.task_id], lock=True).get(actor.task_id)
     attempt = attempts.by_ids(connection, [actor.attempt_id]).get(actor.attempt_id)
     if task is None or attempt is None or attempt.state == "void":
-        raise ConflictError(f"This token no longer owns the job {actor.task_id}.", hint="Stop the job.")
+        raise ConflictError(f"This token no longer owns job {actor.task_id}.", hint="Stop the job.")
     return Held(attempt, task)
 
 

@@ -94,7 +94,7 @@ async def update_params(core: ServerContext, actor: Actor, task_id: str, body: P
     if not given:
         raise InputError("There is nothing to change.", hint=f"Give one of {', '.join(type(body).model_fields)}.")
     if row.status != TaskStatus.RUNNING:
-        raise ConflictError(f"The job {row.id} is {state_of(row.status)}; only a running job accepts parameters.")
+        raise ConflictError(f"Job {row.id} is {state_of(row.status)}; only a running job accepts parameters.")
     later = "when the job is resumed as a new one (POST …/resume)"
     fields = dict.fromkeys(given, later)
     command_id = None
@@ -137,7 +137,7 @@ async def resume(core: ServerContext, actor: Actor, task_id: str, body: ResumeJo
     external = (row.worker_id or "").startswith(EXTERNAL)
     if row.status not in _RESUMABLE and not (external and row.status == TaskStatus.DISPATCHED):
         raise InputError(
-            f"The job {row.id} is {state_of(row.status)}; only a failed, cancelled or paused job can be resumed."
+            f"Job {row.id} is {state_of(row.status)}; only a failed, cancelled or paused job can be resumed."
         )
     adjustments = {**_deferred(before), **body.config_adjustments}
     if external:
@@ -145,7 +145,7 @@ async def resume(core: ServerContext, actor: Actor, task_id: str, body: ResumeJo
     step: FromStep = "best" if body.resume_from_best else step_of(body.checkpoint_path)
     if row.status == TaskStatus.PAUSED and adjustments:
         raise ConflictError(
-            f"The job {row.id} is paused, and can only be resumed unchanged.",
+            f"Job {row.id} is paused, and can only be resumed unchanged.",
             hint=f"Run `tunefleet cancel {row.id}`, then resume it as a new job with other parameters.",
         )
     made = await reruns.resume(core, actor, row.id, step, _overrides(adjustments))
@@ -156,7 +156,7 @@ async def resume(core: ServerContext, actor: Actor, task_id: str, body: ResumeJo
         job_id=made.id,
         resumed_from=row.id,
         checkpoint_path=body.checkpoint_path,
-        message=f"The job {made.id} is {state_of(made.status)}.",
+        message=f"Job {made.id} is {state_of(made.status)}.",
     )
 
 
@@ -241,7 +241,7 @@ async def start(core: ServerContext, actor: Actor, body: StartJob) -> Started:
     if body.name is not None:
         wanted = _renamed(wanted, body.name)
     made = await workflow_verbs.store(core, wanted)
-    return Started(job_id=made.tasks[0].id, message=f"The job {made.tasks[0].id} is {made.tasks[0].status}.")
+    return Started(job_id=made.tasks[0].id, message=f"Job {made.tasks[0].id} is {made.tasks[0].status}.")
 
 
 def _configured(connection: Connection, *, actor: Actor, config_id: str) -> TaskRow:
@@ -253,7 +253,7 @@ def _configured(connection: Connection, *, actor: Actor, config_id: str) -> Task
         found = named[0] if named else None
     if found is None or found.project != actor.project:
         raise NotFoundError(
-            f"There is no workflow {config_id}.", hint="config_id is the id or name of a submitted workflow."
+            f"Workflow {config_id} not found.", hint="config_id is the id or name of a submitted workflow."
         )
     return tasks.of_workflows(connection, [found.seq])[found.seq][0]
 

@@ -69,7 +69,7 @@ def apply(connection: Connection, held: Held, patch: StatusPatch, *, core: Serve
         return held.task.status
     if not held.current:
         raise ConflictError(
-            f"The job {held.task.id} is {held.task.status} and no longer this attempt's; it cannot become {status}."
+            f"Job {held.task.id} is {held.task.status} and no longer this attempt's; it cannot become {status}."
         )
     if status == "running":
         _run(connection, held, now)
@@ -142,7 +142,7 @@ def _carried_out(connection: Connection, held: Held, patch: StatusPatch) -> list
 
 
 def _refusal(held: Held, status: str) -> ConflictError:
-    return ConflictError(f"The job {held.task.id} is {held.task.status}; it cannot become {status}.")
+    return ConflictError(f"Job {held.task.id} is {held.task.status}; it cannot become {status}.")
 
 
 def _result(connection: Connection, held: Held) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def _register(
 
 def _known(connection: Connection, actor: Actor, task: TaskRow) -> Held:
     if task.project != actor.project or (task.owner != actor.owner and actor.role != "admin"):
-        raise ForbiddenError(f"The job {task.id} belongs to another user.", hint="Register yours with another id.")
+        raise ForbiddenError(f"Job {task.id} belongs to another user.", hint="Register yours with another id.")
     newest = attempts.of_task(connection, task)[-1:]
     if not newest or not newest[0].worker_id.startswith(EXTERNAL):
         raise ConflictError(

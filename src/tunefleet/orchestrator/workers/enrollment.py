@@ -150,7 +150,7 @@ def _find_invitation(connection: Connection, actor: Actor, invitation_id: str) -
     row = keys.invitation_by_id(connection, invitation_id, project=actor.project)
     if row is None:
         raise NotFoundError(
-            f"There is no invitation {invitation_id}.", hint="List them with `tunefleet workers invitations`."
+            f"Invitation {invitation_id} not found.", hint="List them with `tunefleet workers invitations`."
         )
     return row
 

@@ -192,14 +192,14 @@ async def _find_presence(core: ServerContext, actor: Actor, request: ExchangeReq
     if presence is None:
         row = await core.read(partial(worker_rows.get, worker_id=request.worker_id))
         if row is None:
-            raise NotFoundError(f"The worker {request.worker_id} is not registered.", hint="Register it first.")
+            raise NotFoundError(f"Worker {request.worker_id} is not registered.", hint="Register it first.")
         registration.refuse_foreign_key(actor, row)
         presence = core.state(Fleet).presences.setdefault(
             request.worker_id, Presence(row.session, lost=row.status != "online", project=row.project)
         )
     if presence.session != request.session:
         raise ConflictError(
-            f"Another process took over the worker {request.worker_id}.", hint="Stop this process; its jobs continue."
+            f"Another process took over worker {request.worker_id}.", hint="Stop this process; its jobs continue."
         )
     core.state(Fleet).renew(request.worker_id, presence, core.clock.wall())
     return presence
@@ -236,7 +236,7 @@ async def fetch_message(core: ServerContext, digest: str) -> bytes:
 def _read(blobs: BlobStore, digest: str, max_bytes: int) -> bytes:
     size = blobs.find(digest) if is_digest(digest) else None
     if size is None:
-        raise NotFoundError(f"There is no message {digest[:64]}.")
+        raise NotFoundError(f"Message {digest[:64]} not found.")
     if size > max_bytes:
         raise TooLargeError(f"The message has {size:,} bytes; the limit is {max_bytes:,}.")
     return blobs.read(digest)

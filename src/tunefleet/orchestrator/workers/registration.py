@@ -50,7 +50,7 @@ def apply(
         _refuse_foreign_folder(actor, before, request)
         if before.state_id != request.state_id and before.status == "online" and alive:
             raise ConflictError(
-                f"The worker id {request.worker_id} is in use by another machine or results folder.",
+                f"Worker id {request.worker_id} is in use by another machine or results folder.",
                 hint="Set a unique TUNEFLEET_WORKER_ID, or a separate results folder.",
             )
     elif worker_rows.count_of_key(connection, actor.key_id) >= MAX_WORKERS_PER_KEY:
@@ -96,16 +96,16 @@ def refuse_foreign_key(actor: Actor, row: WorkerRow) -> None:
         return
     if actor == REDIS_WORKER:
         raise ForbiddenError(
-            f"The worker id {row.id} belongs to a worker with a key, on the HTTP link.",
+            f"Worker id {row.id} belongs to a worker with a key, on the HTTP link.",
             hint="Set a unique TUNEFLEET_WORKER_ID, or let an admin remove the other worker.",
         )
     if row.key_id == REDIS_WORKER.key_id:
         raise ForbiddenError(
-            f"The worker id {row.id} belongs to a worker on the Redis link.",
+            f"Worker id {row.id} belongs to a worker on the Redis link.",
             hint="Set a unique TUNEFLEET_WORKER_ID, or let an admin remove the other worker.",
         )
     raise ForbiddenError(
-        f"The worker id {row.id} belongs to another key.",
+        f"Worker id {row.id} belongs to another key.",
         hint="Use that key or another TUNEFLEET_WORKER_ID, or let an admin remove the worker.",
     )
 
@@ -117,7 +117,7 @@ def _apply_invitation(connection: Connection, actor: Actor, request: RegisterReq
         return request
     if row.worker_id is not None and row.worker_id != request.worker_id:
         raise ForbiddenError(
-            f"This key is valid only for the worker {row.worker_id}, as invited.",
+            f"This key is valid only for worker {row.worker_id}, as invited.",
             hint=f"Start it with TUNEFLEET_WORKER_ID={row.worker_id}, or "
             f"invite this machine under the name {request.worker_id}.",
         )
@@ -133,7 +133,7 @@ def _bind_to_cluster_task(connection: Connection, actor: Actor, request: Registe
     if job is None:
         return request
     if not job.live:
-        raise ForbiddenError(f"The job {job.job_id or job.name} of {job.engine} has ended, and its key has expired.")
+        raise ForbiddenError(f"Job {job.job_id or job.name} of {job.engine} has ended, and its key has expired.")
     others = (tag for tag in request.capabilities.tags if tag != only(job.task_id))
     has = request.capabilities.model_copy(update={"tags": (*others, only(job.task_id))})
     return request.model_copy(update={"capabilities": has})
@@ -152,7 +152,7 @@ def _refuse_foreign_folder(actor: Actor, before: WorkerRow, request: RegisterReq
     if actor == REDIS_WORKER and before.state_id != request.state_id:
         host = worker_state.capabilities(before.capabilities).hostname
         raise ConflictError(
-            f"The worker id {request.worker_id} is bound to the results folder that it registered from, on {host}.",
+            f"Worker id {request.worker_id} is bound to the results folder that it registered from, on {host}.",
             hint="Start it on that folder (TUNEFLEET_RESULTS_DIR), give it another TUNEFLEET_WORKER_ID, or let an "
             "admin remove the worker.",
         )

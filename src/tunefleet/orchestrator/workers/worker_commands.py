@@ -52,7 +52,7 @@ async def send(core: ServerContext, actor: Actor, worker_id: str, request: Comma
                 raise ConflictError(f"The command id {known.id} was used for another command.", hint="Use a new one.")
             return known
         if worker_id not in snapshot.limits:
-            raise ConflictError(f"The worker {worker_id} does not respond.", hint="Run it on its machine.")
+            raise ConflictError(f"Worker {worker_id} does not respond.", hint="Run it on its machine.")
         row = CommandRow(
             request.command_id or new_id("cmd"), None, None, worker_id, request.command,
             orjson.dumps(request.data).decode(), "pending", None, None, None, actor.owner, snapshot.now, snapshot.now,
@@ -89,7 +89,7 @@ def _one(connection: Connection, *, actor: Actor, worker_id: str, command_id: st
     owned(connection, actor, worker_id)
     row = commands.get(connection, command_id)
     if row is None or row.task_id is not None or row.worker_id != worker_id:
-        raise NotFoundError(f"The worker {worker_id} has no command {command_id}.")
+        raise NotFoundError(f"Worker {worker_id} has no command {command_id}.")
     return row
 
 

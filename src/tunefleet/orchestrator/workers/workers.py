@@ -56,7 +56,7 @@ async def remove(core: ServerContext, actor: Actor, worker_id: str) -> None:
     def operation(connection: Connection) -> None:
         row = owned(connection, actor, worker_id)
         if row.status == "online" and worker_id in snapshot.limits:
-            raise ConflictError(f"The worker {worker_id} is online.", hint="Stop it first.")
+            raise ConflictError(f"Worker {worker_id} is online.", hint="Stop it first.")
         mine = attempts.open_of(connection, worker_id).values()
         lost = TaskReason.WORKER_LOST
         ended = [
@@ -80,9 +80,7 @@ def owned(connection: Connection, actor: Actor, worker_id: str) -> WorkerRow:
     may_administer(actor)
     row = _find_worker(connection, actor, worker_id)
     if row.project != actor.project and not is_operator(actor):
-        raise ForbiddenError(
-            f"The worker {worker_id} serves all projects.", hint=f"Use an admin key of {DEFAULT_PROJECT}."
-        )
+        raise ForbiddenError(f"Worker {worker_id} serves all projects.", hint=f"Use an admin key of {DEFAULT_PROJECT}.")
     return row
 
 
@@ -109,7 +107,7 @@ def _one(connection: Connection, *, actor: Actor, worker_id: str) -> tuple[Worke
 def _find_worker(connection: Connection, actor: Actor, worker_id: str) -> WorkerRow:
     row = worker_rows.get(connection, worker_id)
     if row is None or not may_see_worker(actor, row.project):
-        raise NotFoundError(f"There is no worker {worker_id}.", hint="List them with `tunefleet workers`.")
+        raise NotFoundError(f"Worker {worker_id} not found.", hint="List them with `tunefleet workers`.")
     return row
 
 

@@ -35,7 +35,7 @@ async def retry(core: ServerContext, actor: Actor, task_id: str) -> WorkflowDeta
     row = await core.read(lambda connection: find(connection, actor, task_id))
     if not TaskStatus(row.status).final:
         raise ConflictError(
-            f"The run {row.id} is {row.status}.",
+            f"Run {row.id} is {row.status}.",
             hint=f"Cancel it first with `tunefleet cancel {row.id}`, or run a copy with `tunefleet clone {row.id}`.",
         )
     return await workflows.store(core, await resubmission_of(core, actor, row.id))

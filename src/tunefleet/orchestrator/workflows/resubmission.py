@@ -72,7 +72,7 @@ def _as_document(task: _Task) -> str:
     row = task.row
     if task.document.resolved is None and task.upstreams:
         raise ConflictError(
-            f"The task {row.id} never became ready: the values of its references are not known.",
+            f"Task {row.id} never became ready: the values of its references are not known.",
             hint=f"Retry the unfinished tasks of its workflow with `tunefleet retry {row.workflow_id}`.",
         )
     spec = orjson.loads(task.document.as_run)

@@ -156,7 +156,7 @@ def _warnings(submission: Submission, planned: Sequence[_Planned], fleet: Sequen
     reasons = {need: explain(need, fleet) for need in hopeless}
     warned = [(each.node, reasons[each.need]) for each in planned if each.need in hopeless]
     if warned and submission.strict:
-        faults = [node.fault("resources", f"no worker could run the task {node.name}: {why}") for node, why in warned]
+        faults = [node.fault("resources", f"no worker could run task {node.name}: {why}") for node, why in warned]
         raise SpecError(faults, filename=submission.workflow.name)
     small = [
         (each.node, short)
@@ -170,10 +170,11 @@ def _warnings(submission: Submission, planned: Sequence[_Planned], fleet: Sequen
         raise SpecError(faults, filename=submission.workflow.name)
     warned += [(node, why) for node, (why, _) in small]
     return (
-        [f"The task {node.name} is {why}" for node, why in warned]
+        [f"Task {node.name} is {why}" for node, why in warned]
         + list(submission.remarks)
         + [
-            f"{name} is not run again: its result is on the server (send it: `tunefleet artifacts deliver {row.id}`)."
+            f"{name} is not run again: its result is on the server (to deliver it: `tunefleet "
+            f"artifacts deliver {row.id}`)."
             for name, row in submission.done.items()
             if row.status != TaskStatus.COMPLETED
         ]

@@ -168,7 +168,7 @@ async def cancel(core: ServerContext, actor: Actor, workflow_id: str) -> Workflo
         row = find(connection, actor, workflow_id)
         may_change(actor, row.owner, row.id)
         if row.status != "running":
-            raise ConflictError(f"The workflow {row.id} is already {row.status}.")
+            raise ConflictError(f"Workflow {row.id} is already {row.status}.")
         found = tasks.of_workflows(connection, [row.seq])[row.seq]
         unreported_ends.cancel_tasks(connection, [task for task in found if task.finished_at is None], snapshot)
         return _detail(connection, workflows.by_ids(connection, [row.id])[row.id], snapshot)
@@ -216,9 +216,7 @@ async def remove(core: ServerContext, actor: Actor, workflow_id: str) -> None:
 
 
 def _still_running(row: WorkflowRow) -> ConflictError:
-    return ConflictError(
-        f"The workflow {row.id} has not ended.", hint=f"Cancel it first with `tunefleet cancel {row.id}`."
-    )
+    return ConflictError(f"Workflow {row.id} has not ended.", hint=f"Cancel it first with `tunefleet cancel {row.id}`.")
 
 
 def find(connection: Connection, actor: Actor, workflow_id: str) -> WorkflowRow:
@@ -234,7 +232,7 @@ def find(connection: Connection, actor: Actor, workflow_id: str) -> WorkflowRow:
     prefix = workflow_id if workflow_id.startswith("wf-") else f"wf-{workflow_id}"
     found = only_match("workflows", workflow_id, partial(workflows.by_prefix, connection, prefix, actor.project))
     if found is None:
-        raise NotFoundError(f"There is no workflow {workflow_id}.", hint="List them with `tunefleet ls`.")
+        raise NotFoundError(f"Workflow {workflow_id} not found.", hint="List them with `tunefleet ls`.")
     return found
 
 

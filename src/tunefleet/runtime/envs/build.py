@@ -82,13 +82,13 @@ def remove(name: str) -> bool:
 def _check_machine(env: Environment) -> None:
     if env.family.lock_file(env.machine) is None:
         raise MachineError(
-            f"The environment {env.name!r} needs a GPU, but this machine has none.",
+            f"Environment {env.name!r} needs a GPU, but this machine has none.",
             hint="Create it on a machine with a GPU.",
         )
     lacking = [module for module in env.family.needs if find_spec(module) is None]
     if lacking:
         raise MachineError(
-            f"The environment {env.name!r} needs the training libraries, but {', '.join(lacking)} is missing.",
+            f"Environment {env.name!r} needs the training libraries, but {', '.join(lacking)} is missing.",
             hint=f"Install it: {extras.install_command('train')}",
         )
 

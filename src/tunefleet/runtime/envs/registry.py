@@ -221,11 +221,11 @@ def reason(name: str) -> str | None:
     if found.ready:
         return None
     if found.family.lock_file(found.machine) is None:
-        return f"The environment {name!r} needs a GPU, but this machine has none."
+        return f"Environment {name!r} needs a GPU, but this machine has none."
     if found.state == "stale":
-        return f"The environment {name!r} is out of date ({found.why}): tunefleet env create {name}."
+        return f"Environment {name!r} is out of date ({found.why}): tunefleet env create {name}."
     state = "missing" if found.state == "missing" else "not finished"
-    return f"The environment {name!r} is {state}: tunefleet env create {name}."
+    return f"Environment {name!r} is {state}: tunefleet env create {name}."
 
 
 def ready() -> tuple[str, ...]:

@@ -321,5 +321,5 @@ def _slower(task: ModelTrainingSpec, now: Mapping[str, Any]) -> tuple[dict[str, 
     if task.on_nan != "rollback" or done >= ROLLBACKS:
         return {}, ""
     rate = float(now.get("learning_rate") or task.training.learning_rate) / 2
-    message = f"The training diverged: resuming from its last good checkpoint with learning rate {rate:g}."
+    message = f"Training diverged: resuming from the last good checkpoint with learning rate {rate:g}."
     return {"learning_rate": rate, "rollbacks": done + 1}, message

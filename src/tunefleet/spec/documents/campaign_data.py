@@ -49,51 +49,51 @@ Column = Annotated[Text | None, BeforeValidator(_absent_if_empty)]
 
 
 class CampaignDatasetSpec(Block):
-    """`datasets[]`: one source of rows; exactly one of `name`, `path` and `s3` is required."""
+    """`datasets[]`: one source of rows. Set exactly one of `name`, `path` and `s3`."""
 
     name: Annotated[Text, ABuiltinDataset] | None = None
     """Hub id of a dataset."""
     path: Annotated[RowsPlace, AfterValidator(_open)] | None = None
-    """File (JSONL, JSON, CSV, Parquet) next to the configuration, a URL, or `builtin:gsm8k`."""
+    """File (JSONL, JSON, CSV or Parquet) next to the campaign file, URL, or `builtin:gsm8k`."""
     s3: Annotated[Text, AfterValidator(_object)] | None = None
     """Object in the campaign's S3 storage: `s3://BUCKET/KEY`."""
     config_name: Text | None = None
-    """Configuration name of a Hub dataset."""
+    """Configuration of a Hub dataset."""
     revision: Revision | None = None
     """Branch, tag or commit on the Hub."""
     split: Text = "train"
-    """Split of the dataset, optionally with a slice as in `datasets`: `train[:5%]`."""
+    """Split of the dataset, optionally with a slice in the syntax of `datasets`: `train[:5%]`."""
     max_rows: PositiveInt | None = None
     """Use at most this many rows, sampled with `random_seed`."""
     weight: Annotated[float, Field(gt=0), NotBool] | None = None
-    """Relative weight of the source; without weights the sources are concatenated."""
+    """Relative weight of the source. Without weights, the sources are concatenated."""
     field_instruction: Column = None
     """Column with the instruction."""
     field_input: Column = None
-    """Column with further input for the instruction; optional."""
+    """Column with additional input for the instruction (optional)."""
     field_output: Column = None
     """Column with the output."""
     chat_column: Text = "conversations"
-    """With `task_type: Chat`: column with the chat, a list of messages."""
+    """With `task_type: Chat`: column with the conversation, a list of messages."""
     chat_role_field: Text = "role"
-    """With `task_type: Chat`: field of a message with the role."""
+    """With `task_type: Chat`: message field that contains the role."""
     chat_content_field: Text = "content"
-    """With `task_type: Chat`: field of a message with the content."""
+    """With `task_type: Chat`: message field that contains the text."""
     chat_user_reference: Text = "user"
-    """With `task_type: Chat`: role of the user."""
+    """With `task_type: Chat`: name of the user's role."""
     chat_assistant_reference: Text = "assistant"
-    """With `task_type: Chat`: role of the assistant."""
+    """With `task_type: Chat`: name of the assistant's role."""
 
     @model_validator(mode="after")
     def _one_place(self) -> CampaignDatasetSpec:
         given = [key for key in _PLACES if getattr(self, key) is not None]
         faults: Faults = []
         if not given:
-            faults.append(("", "has no data source", "give one of name, path and s3"))
-        faults += [(key, f"cannot be combined with {given[0]}", "give one of them") for key in given[1:]]
+            faults.append(("", "has no data source", "set one of name, path and s3"))
+        faults += [(key, f"cannot be combined with {given[0]}", "set one of them") for key in given[1:]]
         if given and given[0] != "name":
             faults += [
-                (key, "is only for Hub datasets", "leave it out, or give name")
+                (key, "is only for Hub datasets", "remove it, or set name")
                 for key in _HUB_ONLY
                 if getattr(self, key) is not None
             ]
@@ -114,7 +114,7 @@ class CampaignDatasetSpec(Block):
         """
         given = {key for key in self.model_fields_set if getattr(self, key) is not None}
         unused = sorted(given & set(INSTRUCTION_FIELDS if chat else CHAT_FIELDS))
-        hint = "leave it out, or write task_type: Chat" if not chat else "leave it out, or another task_type"
+        hint = "remove it, or set task_type: Chat" if not chat else "remove it, or another task_type"
         faults: Faults = [
             (key, f"has no effect {'with' if chat else 'without'} task_type: Chat", hint) for key in unused
         ]
@@ -128,15 +128,15 @@ class CampaignDatasetSpec(Block):
 
 
 class CampaignDedupeSpec(NearSpec):
-    """`dedupe`: remove duplicate rows, so that no row is in both the training set and the eval set."""
+    """`dedupe`: how duplicate rows are removed, so that no row is in both the training set and the eval set."""
 
     rows: Literal["near", "exact", "none"] = "near"
     """`near`: near-duplicates by word n-grams (requires the extra `data` on the worker); `exact`: equal except for case
-    and whitespace; `none`: keep all."""
+    and whitespace; `none`: keep all rows."""
 
     @model_validator(mode="after")
     def _effective(self) -> CampaignDedupeSpec:
         unused = sorted(self.model_fields_set & set(NearSpec.model_fields)) if self.rows != "near" else []
         if unused:
-            raise many_wrong([(key, f"has no effect with rows: {self.rows}", "leave it out") for key in unused])
+            raise many_wrong([(key, f"has no effect with rows: {self.rows}", "remove it") for key in unused])
         return self

@@ -137,13 +137,13 @@ def _hint(detail: ErrorDetails) -> str | None:
         guess = nearest(value, words)
         return f"did you mean {guess}?" if guess else None
     if kind == "too_short":
-        return "add one, or leave out the key"
+        return "add one, or remove the key"
     if kind in _NO_TEXT and isinstance(value, str) and (meant := missing_space(value)) is not None:
         return f"write a space after the colon: `{meant}`"
     if kind in _LIST_TYPES and isinstance(value, Mapping):
         return "start each entry with `- `"
     if kind in _NO_TEXT and key == "gpu" and isinstance(value, int | str):
-        return f"write gpu: {{count: {value}}}" if isinstance(value, int) else f"write gpu: {{type: {cut(value)}}}"
+        return f"set gpu: {{count: {value}}}" if isinstance(value, int) else f"set gpu: {{type: {cut(value)}}}"
     if kind in _NO_TEXT - _LIST_TYPES:
         return "write it as `key: value` lines"
     if kind in _NUMBER_TYPES and isinstance(value, str):
@@ -204,7 +204,7 @@ def refusal_of(path: Path) -> Refusal | None:
     if not owners:
         return None
     several = f"{', '.join(owners[:-1])} and {owners[-1]}" if len(owners) > 1 else owners[0]
-    return Refusal(f"is only for {several} tasks", INSTEAD.get(name, "leave it out"))
+    return Refusal(f"is only for {several} tasks", INSTEAD.get(name, "remove it"))
 
 
 def _takes(root: type[BaseModel], words: Sequence[str]) -> bool:

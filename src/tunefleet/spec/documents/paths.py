@@ -17,12 +17,15 @@ from tunefleet.spec.tasks.data_task import DataTaskSpec
 from tunefleet.spec.tasks.evaluate_task import EvaluateTaskSpec
 from tunefleet.spec.tasks.item_tasks import AnsweringTaskSpec
 from tunefleet.spec.tasks.merge_task import MergeTaskSpec
+from tunefleet.spec.tasks.push_task import PushTaskSpec
 from tunefleet.spec.tasks.retrieval import INDEX, RagIndexTaskSpec, RagTaskSpec
 from tunefleet.spec.tasks.task_types import BaseTaskSpec
 from tunefleet.spec.tasks.training_tasks import ModelTrainingSpec
 
 # Key of a job's inputs for the database of an index task.
 DATABASE: Final = "qdrant"
+# Key of a job's inputs for the result of the task whose files it publishes.
+RESULT: Final = "checkpoint.result"
 
 PathRole = Literal["dataset", "model", "file"]
 # May be a Hub id, or a folder on the worker that looks like one, such as `task-ID/final_lora`.
@@ -148,6 +151,7 @@ class Fetch:
         base_url: The server that has it; default: the server of the task.
         headers: HTTP headers of the request.
         timeout_s: Request timeout, in seconds.
+        optional: Whether the task runs without it.
     """
 
     pointer: str
@@ -157,6 +161,7 @@ class Fetch:
     base_url: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     timeout_s: float = 60.0
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,9 +260,12 @@ def fetches(spec: BaseTaskSpec) -> list[Fetch]:
     reward = getattr(spec, "reward_model", None)
     if isinstance(reward, RewardModelSpec) and reward.task_id is not None:
         found.append(Fetch("reward_model.identifier", None, reward.task_id))
-    start = spec.start if isinstance(spec, ModelTrainingSpec | AnsweringTaskSpec | MergeTaskSpec) else None
+    loads = ModelTrainingSpec | AnsweringTaskSpec | MergeTaskSpec | PushTaskSpec
+    start = spec.start if isinstance(spec, loads) else None
     if start is not None:
         found += _fetched_weights(start)
+    if isinstance(spec, PushTaskSpec) and spec.start.task is not None and spec.start.base_url is None:
+        found.append(Fetch(RESULT, None, spec.start.task, "responses.json", optional=True))
     if isinstance(spec, RagTaskSpec | RagIndexTaskSpec) and spec.qdrant.task_id is not None:
         found.append(Fetch(DATABASE, None, spec.qdrant.task_id, INDEX))
     return found

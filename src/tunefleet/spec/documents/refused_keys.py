@@ -21,7 +21,7 @@ class Refusal:
     instead: str
 
 
-_LEAVE = "leave it out"
+_LEAVE = "remove it"
 _PYTHON = "use a `python` task"
 _IMAGES = Refusal("image and audio generation is not supported", f"{_PYTHON} with the library in requirements")
 _PICTURES = Refusal("only language models can be trained", f"{_PYTHON}, or `tunefleet run` with your own script")
@@ -78,8 +78,8 @@ REFUSED: Final[dict[str, Refusal]] = {
     "sandbox": _LATER,
     "harness": _AGENT,
     "service": _SERVE,
-    "v2": Refusal("is part of a format that is not supported", "write stages or graph"),
-    "model_binding": Refusal("is part of a format that is not supported", "write model"),
+    "v2": Refusal("is part of a format that is not supported", "use stages or graph"),
+    "model_binding": Refusal("is part of a format that is not supported", "use model"),
     # model
     "model.diffusers": _IMAGES,
     "model.adapters.kwargs": Refusal("is not supported", "set scale, apply and name directly"),
@@ -98,14 +98,14 @@ def says_nothing(value: Any) -> bool:
 
 # Dotted path below `spec` → alternative for task types that do not support the key although another type does.
 INSTEAD: Final[dict[str, str]] = {
-    "enforce_cpu": "write resources.hardware.gpu.count: 0",
+    "enforce_cpu": "set resources.hardware.gpu.count: 0",
     "model.adapters": "to continue training an adapter, set checkpoint.load",
     "data.url": "set data.dataset_name to a Hub dataset",
     "data.column": "set data.text_field to the column",
     "data.name": "set data.config_name to the configuration",
-    "data.type": "leave it out; the key of the source determines it",
+    "data.type": "remove it; the key of the source determines it",
     "data.items": "write inline texts as data.prompts",
-    "data.shuffle": "leave it out: training always shuffles, with training.seed",
+    "data.shuffle": "remove it: training always shuffles, with training.seed",
     "data.seed": "use training.seed",
     "data.buffer_size": "use data.shuffle_buffer with data.streaming",
     "data.prompts": "write the texts as data.items with type: list",
@@ -115,9 +115,9 @@ INSTEAD: Final[dict[str, str]] = {
     "training.save_freq": "use training.save_steps",
     "training.log_with": "use training.report_to",
     "training.tracker_project_name": "use training.project",
-    "training.save_safetensors": "leave it out: models are always saved as safetensors",
-    "parallel": "leave it out: the task cannot be split",
-    "shard": "leave it out: the task cannot be split",
+    "training.save_safetensors": "remove it: models are always saved as safetensors",
+    "parallel": "remove it: the task cannot be split",
+    "shard": "remove it: the task cannot be split",
     "lora": "use `taskType: lora_sft`",
     "federation": "use lora_sft, dpo, kto or orpo: a federation trains adapters",
     "quantization": "use `taskType: lora_sft`",

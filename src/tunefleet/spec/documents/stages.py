@@ -177,7 +177,7 @@ def _check(source: Source, spec: dict[str, Any], faults: list[Fault]) -> None:
         later = max(_NOT_SHARED, key=lambda key: (source.mark((*SPEC, key)).line, source.mark((*SPEC, key)).column))
         other = "stages" if later == "graph" else "graph"
         message = f"cannot be combined with {other}"
-        faults.append(fault_at((*SPEC, later), message, source, hint="leave one of them out", key=True))
+        faults.append(fault_at((*SPEC, later), message, source, hint="remove one of them", key=True))
 
 
 def _directed(fault: Fault) -> Fault:
@@ -239,7 +239,7 @@ def _check_names(source: Source, found: Collection[Draft], faults: list[Fault]) 
             message = f"{show(each.name)} is already the name of the task in line {source.mark(one.at).line}"
             faults.append(fault_at((*each.at, key), message, source, hint="use a unique name"))
         if node.get("name") and node.get("id") and node["name"] != node["id"]:
-            faults.append(fault_at((*each.at, "id"), "differs from name", source, hint="leave one of them out"))
+            faults.append(fault_at((*each.at, "id"), "differs from name", source, hint="remove one of them"))
 
 
 def source_value(source: Source, path: Path) -> Any:

@@ -36,7 +36,7 @@ def new_faults(tasks: Iterable[tuple[TaskNode, BaseTaskSpec | None]]) -> list[Fa
         node.fault(
             "resources.nodes",
             "cannot be combined with on_lost: wait: the other nodes stop when a worker is lost",
-            "leave out on_lost: all nodes resume from the newest uploaded checkpoint, without using up a retry",
+            "remove on_lost: all nodes resume from the newest uploaded checkpoint, without using up a retry",
         )
         for node, spec in listed
         if spec is not None and spec.on_lost == "wait" and spec.resources.most_nodes > 1
@@ -45,7 +45,7 @@ def new_faults(tasks: Iterable[tuple[TaskNode, BaseTaskSpec | None]]) -> list[Fa
         node.fault(
             "training.fp16" if spec.training.fp16 else "model.config.fp16",
             "contradicts resources.hardware.gpu.count: 0, since fp16 requires a GPU",
-            "leave one of them out",
+            "remove one of them",
         )
         for node, spec in listed
         if isinstance(spec, ModelTrainingSpec) and spec.fp16 and spec.devices.count == 0

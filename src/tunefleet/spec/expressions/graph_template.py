@@ -142,7 +142,7 @@ def _value(column: ColumnSpec, envelopes: Envelopes, room: SizeBudget) -> Any:
             raise
         if optional:
             return column.default
-        label = f"The column {show(column.label)} has no value and no default: " if column.label else ""
+        label = f"Column {show(column.label)} has no value and no default: " if column.label else ""
         raise ReferenceFault(f"{label}{fault.message}", hint=fault.hint) from None
 
 
@@ -164,7 +164,7 @@ def _per_prompt(label: str, value: Any, rows: int, room: SizeBudget) -> list[str
     # A scalar column is repeated for each prompt.
     entries = [as_text(each) for each in value] if isinstance(value, list) else [as_text(value)]
     if len(entries) not in {1, rows}:
-        raise ReferenceFault(f"The column {show(label)} has {len(entries)} entries, but another one has {rows}.")
+        raise ReferenceFault(f"Column {show(label)} has {len(entries)} entries, but another one has {rows}.")
     room.take(_PROMPTS, values=rows)
     return entries if len(entries) == rows else entries * rows
 

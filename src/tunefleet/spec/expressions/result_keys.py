@@ -54,6 +54,7 @@ RESULT_KEYS: Final[Mapping[str, frozenset[str]]] = {
                 "forward", *_PRODUCTS,
             ),
         ),
+        (("push",), ("ok", "task_id", "to", "url", "commit", "files", "size_bytes", "digest", "card_written")),
         (
             ("evaluate",),
             (
@@ -224,7 +225,7 @@ def _product_fault(reference: Reference, key: str, kind: str, upstream: Mapping[
         return f"{reference.text} has no value: {reference.node} produces {made}", f"write {key.replace(name, made)}"
     training = upstream.get("training")
     if isinstance(training, Mapping) and training.get("save_model") is False:
-        return f"{reference.text} has no value: {reference.node} saves no model", "leave out training.save_model: false"
+        return f"{reference.text} has no value: {reference.node} saves no model", "remove training.save_model: false"
     if "_archive" in key and not _archives(name, upstream.get("output")):
         hint = f"add `output: {{ artifacts: [{name}.tar.gz] }}` to {reference.node}, or load it with taskId"
         return f"{reference.text} has no value: {reference.node} creates no archive", hint

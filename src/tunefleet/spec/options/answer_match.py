@@ -44,7 +44,7 @@ class MatchSpec(Block):
         if self.extract == "regex" and self.pattern is None:
             raise wrong("is required with extract: regex", at="pattern")
         if self.extract != "regex" and self.pattern is not None:
-            raise wrong(f"has no effect with extract: {self.extract}", "write extract: regex", at="pattern")
+            raise wrong(f"has no effect with extract: {self.extract}", "set extract: regex", at="pattern")
         return self
 
 

@@ -52,7 +52,7 @@ class AnswerField(Block):
         if invalid:
             faults.append(("candidates", f"has {show(invalid[0])}, which is not a {self.type}", None))
         if self.candidates is not None and not self.candidates:
-            faults.append(("candidates", "is empty", "leave it out, or list the allowed values"))
+            faults.append(("candidates", "is empty", "remove it, or list the allowed values"))
         if faults:
             raise many_wrong(faults)
         return self

@@ -10,7 +10,7 @@ from tunefleet.spec.base import Block, Headers, RelativePath, Text, Timeout, Url
 
 ArchiveFormat = Literal["auto", "tar", "tar.gz", "tgz", "tar.bz2", "tar.xz", "zip", "none"]
 
-_LOAD_HINT: Final = "give path, taskId or url"
+_LOAD_HINT: Final = "set path, taskId or url"
 
 
 def _file_uri(value: str) -> str:
@@ -61,12 +61,17 @@ class CheckpointLoadSpec(Block):
     @model_validator(mode="after")
     def _one_place(self) -> CheckpointLoadSpec:
         # All checks run, so that one validation reports every error.
-        leave = "leave one of them out"
+        leave = "remove one of them"
         checks: tuple[tuple[bool, str, str, str], ...] = (
-            (self.place is None and self.task is None and self.url is None, "", "names no weights to load", _LOAD_HINT),
+            (
+                self.place is None and self.task is None and self.url is None,
+                "",
+                "specifies no weights to load",
+                _LOAD_HINT,
+            ),
             (None not in (self.path, self.uri), "uri", "is an alias of path", leave),
             (None not in (self.task_id, self.task_id_too), "task_id", "is an alias of taskId", leave),
-            (self.url is not None and self.type == "local", "url", "is not used with type: local", "write type: http"),
+            (self.url is not None and self.type == "local", "url", "is not used with type: local", "set type: http"),
             (
                 self.type == "http" and self.url is None and self.task is None and self.place is None,
                 "type",
@@ -79,7 +84,7 @@ class CheckpointLoadSpec(Block):
                 self.headers is not None and self.url is None and self.base_url is None,
                 "headers",
                 "has no effect: nothing is fetched from a URL",
-                "leave it out",
+                "remove it",
             ),
         )
         faults = [(at, message, hint) for failed, at, message, hint in checks if failed]

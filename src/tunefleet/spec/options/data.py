@@ -10,7 +10,7 @@ from pydantic import Field
 from tunefleet.spec.base import PositiveInt, Text
 from tunefleet.spec.options.rows import Faults, JsonlFile, RowsSpec
 
-_ONE_SHAPE = "give text_field, or prompt_column with response_column, or messages_field"
+_ONE_SHAPE = "set text_field, or prompt_column with response_column, or messages_field"
 Prompt = Annotated[str, Field(min_length=1)]
 
 
@@ -99,7 +99,7 @@ class TrainingData(RowsSpec):
             return []
         faults: Faults = []
         if self.prompts is not None:
-            faults.append(("streaming", "has no effect on inline prompts", "leave it out"))
+            faults.append(("streaming", "has no effect on inline prompts", "remove it"))
         # `datasets` cannot slice a split that it streams.
         if "[" in self.split:
             faults.append(
@@ -118,7 +118,7 @@ class TrainingData(RowsSpec):
         faults: Faults = []
         for one, other in (("prompt_column", "prompt_field"), ("response_column", "response_field")):
             if getattr(self, one) is not None and getattr(self, other) is not None:
-                faults.append((other, f"is an alias of {one}", "leave one of them out"))
+                faults.append((other, f"is an alias of {one}", "remove one of them"))
         nested = self.jsonl or JsonlSpec.model_construct()
         prompt = self.prompt_column or self.prompt_field or nested.prompt_field
         response = self.response_column or self.response_field or nested.response_field
@@ -129,7 +129,7 @@ class TrainingData(RowsSpec):
         text = self.text_field or nested.text_field
         pair = prompt if prompt is not None else response
         if self.as_chat and (text is not None or self.messages_field is not None or self.prompts is not None):
-            faults.append(("as_chat", "has no effect without prompt and response columns", "leave it out"))
+            faults.append(("as_chat", "has no effect without prompt and response columns", "remove it"))
         if sum(value is not None for value in (text, pair, self.messages_field)) > 1:
             key = "messages_field" if self.messages_field is not None else self._named("text")
             faults.append((key, "conflicts with another key that defines how a row becomes text", _ONE_SHAPE))

@@ -41,7 +41,7 @@ def _clamped(value: Any) -> Any:
     # Python reads a number in time quadratic to its digits, so the length is checked first.
     if isinstance(value, str) and value.strip().isdecimal():
         if len(value) > _MAX_DIGITS:
-            raise wrong(f"{show(value)} is not a ZeRO stage", "write 1, 2 or 3")
+            raise wrong(f"{show(value)} is not a ZeRO stage", "use 1, 2 or 3")
         value = int(value)
     return min(max(value, _STAGES[0]), _STAGES[1]) if isinstance(value, int) and not isinstance(value, bool) else value
 
@@ -57,7 +57,7 @@ def _deepspeed(value: Any) -> Any:
         except ValueError as error:
             raise wrong(f"is not valid JSON: {error}", "write a mapping, or the path of a file") from None
     if isinstance(value, dict) and not value:
-        raise wrong("is empty", "write parallelism: deepspeed for a generated configuration")
+        raise wrong("is empty", "set parallelism: deepspeed for a generated configuration")
     if not isinstance(value, str | dict):
         raise wrong("must be a mapping, JSON in quotes, or the path of a file")
     return value
@@ -97,13 +97,13 @@ class DevicesSpec(Block):
 
     @model_validator(mode="after")
     def _devices_consistent(self) -> DevicesSpec:
-        leave = "leave one of them out"
+        leave = "remove one of them"
         if self.auto_deepspeed_stage is not None and self.zero_stage is not None:
             raise wrong("is an alias of auto_deepspeed_stage", leave, at="zero_stage")
         if self.visible_devices is not None and self.primary_gpu not in {None, *self.visible_devices}:
             raise wrong("is not one of visible_devices", leave, at="primary_gpu")
         if self.deepspeed is not None and self.stage_given:
-            raise wrong("already sets the stage (zero_optimization.stage)", "leave the stage out", at="deepspeed")
+            raise wrong("already sets the stage (zero_optimization.stage)", "remove the stage", at="deepspeed")
         # Any DeepSpeed key selects DeepSpeed, so it must not contradict `parallelism`.
         asked = self.deepspeed is not None or self.auto_deepspeed or self.stage_given
         if asked and self.parallelism not in {None, "deepspeed"}:

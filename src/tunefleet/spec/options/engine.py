@@ -68,7 +68,7 @@ class EngineSpec(Block):
     """Slurm: quality of service."""
     time: Time | None = None
     """Slurm: time limit of one allocation in Slurm's format, such as `30` (minutes), `4:00:00` or `2-12`. Before it
-    ends the training saves a checkpoint; it resumes when Slurm provides nodes again."""
+    ends, the task saves a checkpoint; it resumes when Slurm provides nodes again."""
     constraint: Word | None = None
     """Slurm: feature that the nodes must have."""
     reservation: Word | None = None
@@ -83,7 +83,7 @@ class EngineSpec(Block):
         # All options except `type` become `sbatch` options; Ray has none of them.
         named = sorted(self.model_fields_set - {"type"})
         if self.type != "slurm" and named:
-            raise wrong("is only for slurm", f"leave it out with type: {self.type}", at=named[0])
+            raise wrong("is only for slurm", f"remove it with type: {self.type}", at=named[0])
         return self
 
     @property
@@ -103,17 +103,17 @@ def engine_faults(blocks: Mapping[str, Any]) -> list[tuple[str, str, str | None]
     uploads = getattr(blocks.get("checkpoint"), "upload", True)
     split = getattr(resources, "replicas", 1) > 1 or bool(getattr(parallel, "enabled", False))
     checks = (
-        (kind in _INLINE, f"{kind} tasks run inside a worker and need no nodes", "leave it out"),
-        (split, "shards of a task run on connected workers only", "leave one of them out"),
+        (kind in _INLINE, f"{kind} tasks run inside a worker and need no nodes", "remove it"),
+        (split, "shards of a task run on connected workers only", "remove one of them"),
         (
             blocks.get("federation") is not None,
             "the parts of a federation run on connected workers only",
-            "leave one of them out",
+            "remove one of them",
         ),
         (
             not uploads,
             "a checkpoint that is not uploaded is lost when the nodes are released",
-            "leave checkpoint.upload: false out",
+            "remove checkpoint.upload: false",
         ),
     )
     return [("engine", message, hint) for failed, message, hint in checks if failed]
@@ -124,7 +124,7 @@ def _engine(value: Any) -> Any:
     if isinstance(value, str):
         return {"type": value}
     if not isinstance(value, Mapping | EngineSpec):
-        raise wrong("must be slurm, ray, or a mapping with one of them as its type", "write engine: slurm")
+        raise wrong("must be slurm, ray, or a mapping with one of them as its type", "set engine: slurm")
     return value
 
 

@@ -130,7 +130,7 @@ class StrategySpec(Block):
     @model_validator(mode="after")
     def _consistent(self) -> StrategySpec:
         if self.max_examples is not None and self.weighting == "equal":
-            raise wrong("has no effect with weighting: equal", "leave one of them out", at="max_examples")
+            raise wrong("has no effect with weighting: equal", "remove one of them", at="max_examples")
         if self.rank is not None and self.output == "stack":
             raise wrong("has no effect with output: stack", "the rank is the sum of the updates' ranks", at="rank")
         return self
@@ -239,7 +239,7 @@ class FederationSpec(Block):
         if self.min_workers < self.strategy.min_updates:
             raise wrong(
                 f"is too small for {self.strategy.name}, which needs {self.strategy.min_updates} updates",
-                f"write min_workers: {self.strategy.min_updates}",
+                f"set min_workers: {self.strategy.min_updates}",
                 at="min_workers",
             )
         return self

@@ -75,8 +75,8 @@ class InferenceSpec(Block):
     logprobs: Annotated[int, Field(ge=0, le=100), NotBool] | None = None
     """Return the log probabilities of this many most likely tokens at each position."""
     chat_template: bool | None = None
-    """Apply the model's chat template to prompts; default: if the model has one. `false`: plain text, as in training on
-    prompt and response columns."""
+    """Apply the model's chat template to prompts; default: on if the model has one. `false`: plain text, as in
+    training on prompt and response columns."""
     chat_template_kwargs: FreeMapping | None = None
     """Extra arguments of the chat template."""
     templates: (
@@ -97,7 +97,7 @@ class InferenceSpec(Block):
     @model_validator(mode="after")
     def _consistent(self) -> InferenceSpec:
         faults: Faults = []
-        leave = "leave one of them out"
+        leave = "remove one of them"
         if self.max_tokens is not None and self.max_new_tokens is not None:
             faults.append(("max_new_tokens", "is an alias of max_tokens", leave))
         # Such a request could never produce a valid answer.

@@ -52,7 +52,7 @@ class LoadingSpec(Block):
     """Alias of `model.source.trust_remote_code`."""
     # Accepted for compatibility, but only with the value that always applies.
     low_cpu_mem_usage: Annotated[
-        bool, only(True, "models are always loaded with low memory usage", "leave it out, or write true")
+        bool, only(True, "models are always loaded with low memory usage", "remove it, or use true")
     ] = True
     """Always true."""
     load_in_8bit: bool = False
@@ -68,9 +68,9 @@ class LoadingSpec(Block):
     def _exclusive(self) -> Self:
         faults: list[tuple[str, str, str | None]] = []
         if self.load_in_4bit and self.load_in_8bit:
-            faults.append(("load_in_8bit", "cannot be set together with load_in_4bit", "leave one of them out"))
+            faults.append(("load_in_8bit", "cannot be set together with load_in_4bit", "remove one of them"))
         if self.use_flash_attention_2 and self.attn_implementation not in {None, "flash_attention_2"}:
-            faults.append(("attn_implementation", "contradicts use_flash_attention_2", "leave one of them out"))
+            faults.append(("attn_implementation", "contradicts use_flash_attention_2", "remove one of them"))
         if faults:
             raise many_wrong(faults)
         return self
@@ -80,7 +80,7 @@ class TransformersSpec(LoadingSpec):
     """`model.transformers`: how the model is loaded."""
 
     device_map: Annotated[
-        Literal["auto"], only("auto", "the worker selects the device of a training task", "leave it out, or write auto")
+        Literal["auto"], only("auto", "the worker selects the device of a training task", "remove it, or use auto")
     ] = "auto"
     """Always `auto`: the worker selects the device."""
 
@@ -93,7 +93,7 @@ class ConfigSpec(Block):
     bf16: bool | None = None
     """Alias of `training.bf16`."""
     device_map_auto: Annotated[
-        bool, only(True, "the worker selects the device of a training task", "leave it out, or write true")
+        bool, only(True, "the worker selects the device of a training task", "remove it, or use true")
     ] = True
     """Always true: the worker selects the device."""
 
@@ -143,7 +143,7 @@ class LoraSpec(Block):
     """Names of the modules that get an adapter, or `all-linear`."""
     task_type: Annotated[
         Literal["CAUSAL_LM"],
-        only("CAUSAL_LM", "only causal language models can be trained", "leave it out, or write CAUSAL_LM"),
+        only("CAUSAL_LM", "only causal language models can be trained", "remove it, or use CAUSAL_LM"),
     ] = "CAUSAL_LM"
     """Always `CAUSAL_LM`."""
     use_rslora: bool = False
@@ -171,7 +171,7 @@ class QuantizationSpec(Block):
     @model_validator(mode="after")
     def _exclusive(self) -> QuantizationSpec:
         if self.load_in_4bit and self.load_in_8bit:
-            raise wrong("cannot be set together with load_in_4bit", "leave one of them out", at="load_in_8bit")
+            raise wrong("cannot be set together with load_in_4bit", "remove one of them", at="load_in_8bit")
         return self
 
 

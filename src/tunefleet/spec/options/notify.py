@@ -78,10 +78,10 @@ def _to(value: str) -> str:
     channel = "create a channel with `tunefleet notify add`, which keeps the address private, and use its name here"
     # Secrets exist on workers only, but notifications are sent by the server.
     if "${" in value:
-        raise wrong("cannot contain a secret or a reference: the server does not resolve them in addresses", channel)
+        raise wrong("cannot contain a secret or a reference: the server does not resolve them in URLs", channel)
     if not is_address(value):
         if not is_channel_name(value):
-            raise wrong("is neither an address (https://…, mailto:…) nor the name of a channel")
+            raise wrong("is neither a URL (https://…, mailto:…) nor the name of a channel")
         return value
     fault = address_fault(value, None)
     if fault is not None:
@@ -106,8 +106,8 @@ class NotifySpec(Block):
     @model_validator(mode="after")
     def _fits(self) -> NotifySpec:
         if self.format is not None and not is_address(self.to):
-            raise wrong("is set by the channel", "leave it out", at="format")
+            raise wrong("is set by the channel", "remove it", at="format")
         fault = address_fault(self.to, self.format) if is_address(self.to) else None
         if fault is not None:
-            raise wrong(f"does not match the address, which {fault}", "leave it out", at="format")
+            raise wrong(f"does not match the URL, which {fault}", "remove it", at="format")
         return self

@@ -122,12 +122,12 @@ class DestinationSpec(Block):
             if name not in own and name in self.model_fields_set and getattr(self, name) is not None:
                 key = type(self).model_fields[name].alias or name
                 wanted = " or ".join(kind for kind, keys in _OF_TYPE.items() if name in keys)
-                faults.append((key, f"has no effect with type: {self.type}", f"write type: {wanted}, or leave it out"))
+                faults.append((key, f"has no effect with type: {self.type}", f"set type: {wanted}, or remove it"))
         if self.type == "s3":
             faults += [(name, "is required with type: s3", None) for name in ("url", *_KEYS) if not getattr(self, name)]
         if self.url is not None and self.type != "local" and self.url.startswith("s3://") != (self.type == "s3"):
             wanted = "s3" if self.url.startswith("s3://") else "http"
-            faults.append(("url", f"does not match type: {self.type}", f"write type: {wanted}"))
+            faults.append(("url", f"does not match type: {self.type}", f"set type: {wanted}"))
         if faults:
             raise many_wrong(faults)
         return self
@@ -174,7 +174,7 @@ class ExportField(Block):
     def _consistent(self) -> ExportField:
         origin = self.origin or self.source
         value = self.value if self.value is not None else self.literal
-        leave = "leave one of them out"
+        leave = "remove one of them"
         checks: tuple[tuple[bool, str, str, str | None], ...] = (
             (origin is None, "from", "is required", "one of literal, prompt, output, metadata, item"),
             (None not in (self.origin, self.source), "source", "is an alias of from", leave),

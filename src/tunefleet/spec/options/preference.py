@@ -17,7 +17,7 @@ from tunefleet.spec.base import (
 )
 from tunefleet.spec.options.training_options import Check, CommonTrainingSpec, Tracker
 
-_SAME = "leave one of them out"
+_SAME = "remove one of them"
 
 
 class PairTrainingSpec(CommonTrainingSpec):
@@ -78,7 +78,7 @@ class DpoTrainingSpec(AnswerTrainingSpec):
         smooth = self.loss_type != "robust" and self.label_smoothing > 0
         return (
             *super()._checks(),
-            (smooth, "label_smoothing", "has no effect without loss_type: robust", "leave it out"),
+            (smooth, "label_smoothing", "has no effect without loss_type: robust", "remove it"),
         )
 
 
@@ -159,7 +159,7 @@ class PpoTrainingSpec(PairTrainingSpec):
     tracker_project_name: Text | None = None
     """Alias of `project`."""
     save_safetensors: Annotated[
-        bool, only(True, "models are always saved as safetensors", "leave it out, or write true")
+        bool, only(True, "models are always saved as safetensors", "remove it, or use true")
     ] = True
     """Always true."""
     padding_side: Literal["left", "right"] = "left"

@@ -16,7 +16,7 @@ def columns_beside(data: RowsSpec, columns: tuple[str, ...]) -> Faults:
     """Find column keys that have no effect because the rows have no columns."""
     if data.jsonl is None and getattr(data, data.inline) is None:
         return []
-    instead = "name the fields in data.jsonl" if data.jsonl is not None else "leave it out"
+    instead = "name the fields in data.jsonl" if data.jsonl is not None else "remove it"
     return [
         (name, "has no effect: the rows have no columns", instead) for name in columns if name in data.model_fields_set
     ]

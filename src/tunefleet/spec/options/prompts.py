@@ -80,7 +80,7 @@ def _echo_item(value: Any) -> Any:
 
 
 def _leave(key: str) -> str:
-    return f"leave one of them out; `{key}: null` in a stage or node removes the shared value"
+    return f"remove one of them; `{key}: null` in a stage or node removes the shared value"
 
 
 def _finite(value: Any) -> bool:
@@ -119,7 +119,7 @@ class ListSpec(Block):
     @model_validator(mode="after")
     def _matching(self) -> ListSpec:
         if self.metadata is not None and self.items_metadata is not None:
-            raise wrong("is an alias of metadata", "leave one of them out", at="items_metadata")
+            raise wrong("is an alias of metadata", "remove one of them", at="items_metadata")
         for name in ("metadata", "items_metadata"):
             entries = getattr(self, name)
             if entries is not None and len(entries) != len(self.items or ()):
@@ -153,7 +153,7 @@ class PromptData(ListSpec):
     revision: Revision | None = None
     """With `dataset`: branch, tag or commit on the Hub."""
     trust_remote_code: Annotated[
-        bool, only(False, "datasets with custom code cannot be loaded", "leave it out, or write false")
+        bool, only(False, "datasets with custom code cannot be loaded", "remove it, or use false")
     ] = False
     """Always false: the `datasets` library no longer runs dataset scripts."""
     metadata_columns: (
@@ -185,7 +185,7 @@ class PromptData(ListSpec):
                     if key in self.model_fields_set and getattr(self, key) is not None
                 ]
         if self.metadata_include_all and self.metadata_columns is not None:
-            faults.append(("metadata_columns", "has no effect with metadata_include_all", "leave one of them out"))
+            faults.append(("metadata_columns", "has no effect with metadata_include_all", "remove one of them"))
         if self.buffer_size is not None and not self.shuffle:
             faults.append(("buffer_size", "has no effect without shuffle: true", "add shuffle: true"))
         if faults:

@@ -93,8 +93,8 @@ class GpuSpec(Block):
 
     # Whether it was set matters as well (`model_fields_set`): an explicit 0 forbids GPUs.
     count: NaturalInt = 1
-    """Number of GPUs, all on one worker; training on several runs one process per GPU. 0 runs without a GPU, even if
-    there is one. Default: one, or as set by `training.allow_multi_gpu` and `training.visible_devices`."""
+    """Number of GPUs, all on one worker; with several, training runs one process per GPU. 0: use no GPU, even if
+    the worker has one. Default: one, or as set by `training.allow_multi_gpu` and `training.visible_devices`."""
     type: Annotated[Text, BeforeValidator(_gpu_type)] = "any"
     """Part of the product name, case-insensitive, such as `A100`; `any` matches every GPU."""
     memory_bytes: Memory | None = Field(default=None, alias="memory")
@@ -142,7 +142,7 @@ class ResourcesSpec(Block):
     Same as `parallel.max_shards`, for task types that have it; other types run once."""
     processes: PositiveInt = 1
     """Ranks per worker, started by torchrun; with GPUs it must equal `hardware.gpu.count`, which is the default. Each
-    rank has its own batches, so the effective batch size grows with it."""
+    rank has its own batches, so the effective batch size grows with the number of ranks."""
     nodes: Nodes = 1
     """Number of workers for multi-node training, each with the given `hardware` and `processes` ranks; `2:4` uses at
     least 2, and up to 4 if they are free. All nodes start together (gang scheduling); if one is lost, all resume from

@@ -25,7 +25,7 @@ def _function(value: str) -> str:
     module, _, name = value.partition(":")
     # Only dotted names: the string is imported on the worker.
     if not all(part.isidentifier() for part in [*module.split("."), name]):
-        raise wrong("is not a function", "write module:function")
+        raise wrong("is not a function", "use module:function")
     return value
 
 
@@ -34,7 +34,7 @@ Weight = Annotated[float, Field(ge=-1000, le=1000), NotBool]
 
 
 class ExactMatchReward(Block):
-    """`rewards[]` with `type: exact_match`: 1 if the final answer equals that of the reference, else 0."""
+    """`rewards[]` with `type: exact_match`: 1 if the final answer equals the reference's, else 0."""
 
     type: Literal["exact_match"]
     """`exact_match`"""

@@ -91,12 +91,12 @@ class JsonlFile(Block):
     def _one_place(self) -> Self:
         faults: Faults = []
         if not self.sources:
-            faults.append(("", "names no file", "give one of path, url and worker_path"))
+            faults.append(("", "specifies no file", "set one of path, url and worker_path"))
         if self.headers is not None and self.download_headers is not None:
-            faults.append(("download_headers", "is an alias of headers", "leave one of them out"))
+            faults.append(("download_headers", "is an alias of headers", "remove one of them"))
         # Three spellings exist in workflow files; at most one may be used.
         given = [key for key, value in self._timeouts() if value is not None]
-        faults += [(key, f"is an alias of {given[0]}", "leave one of them out") for key in given[1:]]
+        faults += [(key, f"is an alias of {given[0]}", "remove one of them") for key in given[1:]]
         if faults:
             raise many_wrong(faults)
         return self
@@ -168,7 +168,7 @@ class RowsSpec(Block):
     revision: Revision | None = None
     """Branch, tag or commit on the Hub."""
     trust_remote_code: Annotated[
-        bool, only(False, "datasets with custom code cannot be loaded", "leave it out, or write false")
+        bool, only(False, "datasets with custom code cannot be loaded", "remove it, or use false")
     ] = False
     """Always false: the `datasets` library no longer runs dataset scripts."""
     path: RowsPlace | None = None
@@ -195,14 +195,14 @@ class RowsSpec(Block):
     def _faults(self) -> Faults:
         keys = self.source_keys()
         given = [name for name in keys if getattr(self, name) is not None]
-        hint = f"give exactly one of {', '.join(keys)}"
+        hint = f"set exactly one of {', '.join(keys)}"
         faults: Faults = []
         if not given:
             faults.append(("", "has no data source", hint))
         faults.extend((name, f"cannot be combined with {given[0]}", hint) for name in given[1:])
         if given and "dataset_name" not in given:
             faults.extend(
-                (name, "is only for dataset_name", "leave it out, or name a Hub dataset with dataset_name")
+                (name, "is only for dataset_name", "remove it, or name a Hub dataset with dataset_name")
                 for name in ("config_name", "revision")
                 if getattr(self, name) is not None
             )

@@ -103,7 +103,7 @@ class AdapterSpec(Block):
     revision: Revision | None = None
     """Branch, tag or commit of the Hub repository in `path`."""
     task_id: Text | None = Field(default=None, alias="taskId")
-    """Id of the task that trains it; a dependency whose files are kept, as with `checkpoint.load`."""
+    """Id of the task that trains it; counts as a dependency, and its files are kept, as with `checkpoint.load`."""
     url: Url | None = None
     """URL of an archive."""
     id: Text | None = None
@@ -123,13 +123,13 @@ class AdapterSpec(Block):
     def _one_place(self) -> AdapterSpec:
         faults: Faults = []
         if self.path is None and self.url is None and self.task_id is None:
-            faults.append(("", "has no source", "give path, taskId or url"))
+            faults.append(("", "has no source", "set path, taskId or url"))
         if self.revision is not None and self.path is None:
-            faults.append(("revision", "has no effect without path", "leave it out"))
+            faults.append(("revision", "has no effect without path", "remove it"))
         if self.id is not None and self.adapter_id is not None:
-            faults.append(("adapter_id", "is an alias of id", "leave one of them out"))
+            faults.append(("adapter_id", "is an alias of id", "remove one of them"))
         if self.headers is not None and self.url is None:
-            faults.append(("headers", "has no effect without url", "leave it out"))
+            faults.append(("headers", "has no effect without url", "remove it"))
         if faults:
             raise many_wrong(faults)
         return self
@@ -159,7 +159,7 @@ class GeneratorModelSpec(Block):
                 )
         revision = self.vllm.revision if self.vllm is not None else None
         if revision is not None and self.source.revision not in {None, revision}:
-            faults.append(("vllm.revision", "contradicts model.source.revision", "leave one of them out"))
+            faults.append(("vllm.revision", "contradicts model.source.revision", "remove one of them"))
         if faults:
             raise many_wrong(faults)
         return self

@@ -88,11 +88,11 @@ def trainer_faults(fields: Mapping[str, FieldInfo], blocks: Mapping[str, Any]) -
     kind = fields["task_type"].default
     # The other libraries are integrated for supervised fine-tuning only.
     if trainer != OURS and kind not in _TASK_TYPES:
-        return [("trainer", f"{kind} needs trainer: {OURS}", "leave it out; other trainers support sft and lora_sft")]
+        return [("trainer", f"{kind} needs trainer: {OURS}", "remove it; other trainers support sft and lora_sft")]
     if trainer not in _EXTRA_KEYS:
         return []  # the default supports all keys; a plugin validates its own
     known = _COMMON_KEYS | _EXTRA_KEYS[trainer]
-    hint = f"leave it out, or train with trainer: {OURS}"
+    hint = f"remove it, or train with trainer: {OURS}"
     return [
         (path, f"is not supported by trainer: {trainer}", hint)
         for name, value in blocks.items()

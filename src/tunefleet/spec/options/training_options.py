@@ -89,7 +89,7 @@ class CommonTrainingSpec(DevicesSpec):
     gradient_checkpointing: bool = True
     """Recompute activations in the backward pass: less memory, slower."""
     bf16: bool | None = None
-    """Train in bf16; default: if the hardware supports it."""
+    """Train in bf16; default: on if the hardware supports it."""
     fp16: bool | None = None
     """Train in fp16, which requires a GPU; default: false."""
     attn_implementation: AttentionName | None = None
@@ -147,14 +147,14 @@ class CommonTrainingSpec(DevicesSpec):
                 self.project is not None and not named,
                 "project",
                 "has no effect without a tracker that supports projects",
-                "add report_to: [wandb], [trackio] or [mlflow], or leave it out",
+                "add report_to: [wandb], [trackio] or [mlflow], or remove it",
             ),
-            (bool(self.bf16 and self.fp16), "fp16", "cannot be set together with bf16", "leave one of them out"),
+            (bool(self.bf16 and self.fp16), "fp16", "cannot be set together with bf16", "remove one of them"),
             (
                 self.warmup_steps > 0 and self.warmup_ratio > 0,
                 "warmup_ratio",
                 "cannot be set together with warmup_steps",
-                "leave one of them out",
+                "remove one of them",
             ),
             (
                 self.eval_steps is not None and self.eval_strategy != "steps",
@@ -201,11 +201,11 @@ class TrainingSpec(CommonTrainingSpec):
     group_by_length: bool = False
     """Batch rows of similar length: less padding, but a less random order."""
     completion_only_loss: bool | None = None
-    """Train only on responses; default: if the rows have responses."""
+    """Train only on responses; default: on if the rows have responses."""
     append_eos: bool = True
     """Append the tokenizer's EOS token to answers that do not end with a special token, and train it."""
     liger: bool | None = None
-    """Use Liger kernels; default: if they are installed and the device supports them."""
+    """Use Liger kernels; default: on if they are installed and the device supports them."""
     neftune_noise_alpha: PositiveFloat | None = None
     """Noise scale on the embeddings (NEFTune)."""
     early_stopping: EarlyStoppingSpec | None = None
@@ -214,7 +214,7 @@ class TrainingSpec(CommonTrainingSpec):
     def _checks(self) -> tuple[Check, ...]:
         return (
             *super()._checks(),
-            (self.packing and self.group_by_length, "group_by_length", "has no effect with packing", "leave it out"),
+            (self.packing and self.group_by_length, "group_by_length", "has no effect with packing", "remove it"),
             (
                 self.early_stopping is not None and self.eval_strategy == "no",
                 "early_stopping",
@@ -262,14 +262,14 @@ def deepspeed_faults(blocks: dict[str, Any]) -> list[tuple[str, str, str | None]
     if training is None or not isinstance(config, dict):
         return []
     faults: list[tuple[str, str, str | None]] = [
-        (f"training.deepspeed.{key}", _A_PATH, "leave it out: offloading to disk is not supported")
+        (f"training.deepspeed.{key}", _A_PATH, "remove it: offloading to disk is not supported")
         for key in path_keys(config)
     ]
     # DeepSpeed has its own copies of these options; "auto" takes the trainer's value.
     for theirs, ours in _SAME:
         given, expected = config.get(theirs, "auto"), getattr(training, ours)
         if given not in ("auto", expected):
-            hint = f"write auto, or training.{ours}: {given}"
+            hint = f"use auto, or training.{ours}: {given}"
             faults.append((f"training.deepspeed.{theirs}", f"contradicts training.{ours}: {expected}", hint))
     for name in ("bf16", "fp16"):
         block = config.get(name)
@@ -277,9 +277,9 @@ def deepspeed_faults(blocks: dict[str, Any]) -> list[tuple[str, str, str | None]
         asked = getattr(training, name)
         if enabled != "auto" and asked is not None and bool(enabled) != asked:
             at = f"training.deepspeed.{name}.enabled"
-            faults.append((at, f"contradicts training.{name}: {str(asked).lower()}", "write auto"))
+            faults.append((at, f"contradicts training.{name}: {str(asked).lower()}", "use auto"))
     zero = config.get("zero_optimization", {})
     stage = zero.get("stage", 0) if isinstance(zero, dict) else None
     if stage != "auto" and (isinstance(stage, bool) or stage not in {0, 1, 2, 3}):
-        faults.append(("training.deepspeed.zero_optimization", "must have a stage from 0 to 3", "write stage: 2"))
+        faults.append(("training.deepspeed.zero_optimization", "must have a stage from 0 to 3", "set stage: 2"))
     return faults

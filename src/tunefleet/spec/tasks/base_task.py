@@ -138,11 +138,11 @@ class BaseTaskSpec(Block):
         # `BaseTaskSpec` itself stands for an unknown task type: its capabilities are not known.
         if resources is not None and resources.replicas > 1 and not cls.splits and cls is not BaseTaskSpec:
             kind = cls.model_fields["task_type"].default
-            hint = "leave it out, or submit the task several times"
+            hint = "remove it, or submit the task several times"
             found.append(("resources.replicas", f"{kind} tasks have no items to split", hint))
         if resources is not None and resources.most_nodes > 1 and not cls.spans and cls is not BaseTaskSpec:
             kind = cls.model_fields["task_type"].default
-            found.append(("resources.nodes", f"{kind} tasks run on one worker", "leave it out"))
+            found.append(("resources.nodes", f"{kind} tasks run on one worker", "remove it"))
         return found + engine_faults(blocks)
 
     @model_validator(mode="after")
@@ -170,7 +170,7 @@ class SplittableTaskSpec(BaseTaskSpec):
         parallel: ParallelSpec | None = blocks.get("parallel")
         found = super().faults(blocks)
         replicas = resources.replicas if resources is not None else 1
-        leave = "leave one of them out"
+        leave = "remove one of them"
         if replicas > 1 and parallel is not None and "enabled" in parallel.model_fields_set:
             if not parallel.enabled:
                 found.append(("resources.replicas", "contradicts parallel.enabled: false", leave))

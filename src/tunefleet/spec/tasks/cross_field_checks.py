@@ -52,13 +52,9 @@ def output_faults(left: tuple[str, ...], blocks: dict[str, Any]) -> Faults:
         if name not in left:
             continue
         if name.startswith("final_") and not saves:
-            faults.append(
-                (where, f"{show(name)} is not written with training.save_model: false", "leave one of them out")
-            )
+            faults.append((where, f"{show(name)} is not written with training.save_model: false", "remove one of them"))
         elif name.endswith("checkpoints") and not uploads:
-            faults.append(
-                (where, f"{show(name)} is not delivered with checkpoint.upload: false", "leave one of them out")
-            )
+            faults.append((where, f"{show(name)} is not delivered with checkpoint.upload: false", "remove one of them"))
     return faults
 
 
@@ -93,9 +89,9 @@ def _prediction_faults(predictions: PredictionsSpec, data: TrainingData, trainin
         return [("predictions", "requires an eval set", hint)]
     if predictions.sample_frequency == "epoch":
         where = "predictions.sample_frequency"
-        return [(where, "epochs are not supported with streaming", "write eval or a number")] if data.streaming else []
+        return [(where, "epochs are not supported with streaming", "use eval or a number")] if data.streaming else []
     if training.eval_strategy == "no":
-        hint = "add training.eval_strategy: steps or epoch, or write sample_frequency: epoch"
+        hint = "add training.eval_strategy: steps or epoch, or set sample_frequency: epoch"
         return [("predictions", "requires evaluations during training", hint)]
     return []
 
@@ -105,7 +101,7 @@ def _start_faults(blocks: dict[str, Any]) -> Faults:
     checkpoint: CheckpointSpec | None = blocks.get("checkpoint")
     if training is None or checkpoint is None or training.resume_from_path is None or checkpoint.load is None:
         return []
-    return [("training.resume_from_path", "cannot be combined with checkpoint.load", "leave one of them out")]
+    return [("training.resume_from_path", "cannot be combined with checkpoint.load", "remove one of them")]
 
 
 def _streaming_faults(blocks: dict[str, Any]) -> Faults:
@@ -113,7 +109,7 @@ def _streaming_faults(blocks: dict[str, Any]) -> Faults:
     data: TrainingData | None = blocks.get("data")
     if training is None or data is None or not data.streaming:
         return []
-    leave = "leave it out, or leave data.streaming out"
+    leave = "remove it, or remove data.streaming"
     # The length of a stream is unknown, so there are no epochs.
     checks = (
         (
@@ -126,13 +122,13 @@ def _streaming_faults(blocks: dict[str, Any]) -> Faults:
             training.save_strategy == "epoch",
             "training.save_strategy",
             "epochs are not supported with streaming",
-            "write steps",
+            "use steps",
         ),
         (
             training.eval_strategy == "epoch",
             "training.eval_strategy",
             "epochs are not supported with streaming",
-            "write steps",
+            "use steps",
         ),
         (
             training.dataloader_num_workers > 1,
@@ -155,7 +151,7 @@ def _loading_faults(blocks: dict[str, Any], *, whole: bool) -> Faults:
     faults: Faults = _precision_faults(model, training)
     asked = "flash_attention_2" if loading.use_flash_attention_2 else loading.attn_implementation
     if asked and training is not None and training.attn_implementation not in {None, asked}:
-        faults.append(("training.attn_implementation", "contradicts model.transformers", "leave one of them out"))
+        faults.append(("training.attn_implementation", "contradicts model.transformers", "remove one of them"))
     for name in ("load_in_4bit", "load_in_8bit"):
         if not getattr(loading, name):
             continue
@@ -166,7 +162,7 @@ def _loading_faults(blocks: dict[str, Any], *, whole: bool) -> Faults:
             )
             faults.append((f"model.transformers.{name}", "quantized weights cannot be fully fine-tuned", hint))
         elif quantization is not None and _has_other_width(quantization, name):
-            faults.append((f"model.transformers.{name}", "contradicts quantization", "leave one of them out"))
+            faults.append((f"model.transformers.{name}", "contradicts quantization", "remove one of them"))
     return faults
 
 
@@ -181,8 +177,8 @@ def _precision_faults(model: ModelSpec, training: CommonTrainingSpec | None) -> 
     for name in ("bf16", "fp16"):
         named, asked = getattr(model.config, name), getattr(training, name)
         if None not in (named, asked) and named != asked:
-            faults.append((f"model.config.{name}", f"contradicts training.{name}", "leave one of them out"))
+            faults.append((f"model.config.{name}", f"contradicts training.{name}", "remove one of them"))
     half = {name: getattr(training, name) or getattr(model.config, name) for name in ("bf16", "fp16")}
     if half["bf16"] and half["fp16"] and not (training.bf16 and training.fp16):
-        faults.append(("model.config", "fp16 cannot be set together with bf16", "leave one of them out"))
+        faults.append(("model.config", "fp16 cannot be set together with bf16", "remove one of them"))
     return faults

@@ -135,7 +135,7 @@ class FilterSpec(ConditionBlock):
         if self.counts_tokens and self.tokenizer is None:
             raise wrong("is required to count tokens", "set a model, such as builtin:gsm8k-llama-2m", at="tokenizer")
         if self.tokenizer is not None and not self.counts_tokens:
-            raise wrong("has no effect: nothing counts tokens", "add max_tokens, or leave it out", at="tokenizer")
+            raise wrong("has no effect: nothing counts tokens", "add max_tokens, or remove it", at="tokenizer")
         return self
 
 
@@ -173,7 +173,7 @@ class MapSpec(Block):
     @model_validator(mode="after")
     def _does_something(self) -> MapSpec:
         if not self.model_fields_set:
-            raise wrong("has no effect", "give one of strip, cast, rename, chat, template, constant, drop, keep")
+            raise wrong("has no effect", "set one of strip, cast, rename, chat, template, constant, drop, keep")
         targets = list((self.rename or {}).values())
         twice = next((name for name in targets if targets.count(name) > 1), None)
         if twice is not None:
@@ -188,11 +188,11 @@ class NearSpec(Block):
     """
 
     threshold: Annotated[float, Field(gt=0, lt=1), NotBool] = 0.8
-    """Jaccard similarity of word n-grams from which two rows are duplicates."""
+    """Minimum Jaccard similarity of word n-grams for two rows to be duplicates."""
     ngram: PositiveInt = 3
     """Words per n-gram; shorter texts count as one n-gram."""
     permutations: Annotated[int, Field(ge=16, le=1024), NotBool] = 128
-    """Number of MinHash permutations; more are slower and more accurate."""
+    """Number of MinHash permutations. More permutations are slower but more accurate."""
 
 
 class DedupeSpec(Block):
@@ -317,7 +317,7 @@ class ConvertSpec(Block):
     def _fitting(self) -> ConvertSpec:
         faults: list[tuple[str, str, str | None]] = []
         if self.tokenizer is not None and self.to != "text":
-            faults.append(("tokenizer", f"has no effect with to: {self.to}", "leave it out"))
+            faults.append(("tokenizer", f"has no effect with to: {self.to}", "remove it"))
         if self.origin == "text" and self.to != "text":
             faults.append(("from", f"plain text cannot be converted to {self.to}", "its parts are not known"))
         if self.origin not in {"auto", "preference"} and self.to == "preference":

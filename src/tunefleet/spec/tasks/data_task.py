@@ -16,7 +16,7 @@ from tunefleet.spec.tasks.cross_field_checks import Faults
 from tunefleet.spec.tasks.data_steps import WHOLE, Step, StepBlock
 
 _FORMATS: Final = ("jsonl", "parquet")
-_ONE_SHAPE = "give text_field, or prompt_column with response_column, or messages_field"
+_ONE_SHAPE = "set text_field, or prompt_column with response_column, or messages_field"
 
 
 class PreviewSpec(Block):
@@ -29,7 +29,7 @@ class PreviewSpec(Block):
     max_seq_length: PositiveInt = 1024
     """Max sequence length in tokens; longer rows are truncated."""
     completion_only_loss: bool | None = None
-    """Train only on responses; default: if the rows have responses."""
+    """Train only on responses; default: on if the rows have responses."""
     text_field: Text | None = None
     """Column with the full text."""
     prompt_column: Text | None = None
@@ -137,7 +137,7 @@ def _order_faults(blocks: dict[str, Any]) -> Faults:
         if word == "split" and index < len(words) - 1:
             faults.append((f"steps.{index}", "split must be the last step", "move it to the end"))
         if word == "mix" and "mix" in words[:index]:
-            faults.append((f"steps.{index}", "the sources are already mixed", "leave one of them out"))
+            faults.append((f"steps.{index}", "the sources are already mixed", "remove one of them"))
     return faults
 
 
@@ -145,9 +145,9 @@ def _weight_faults(blocks: dict[str, Any]) -> Faults:
     sources: tuple[SourceSpec, ...] = blocks.get("sources") or ()
     mixes = any(step.word == "mix" for step in blocks.get("steps") or ())
     if mixes and len(sources) == 1:
-        return [("sources", "a single source cannot be mixed", "add another one, or leave out the step mix")]
+        return [("sources", "a single source cannot be mixed", "add another one, or remove the step mix")]
     return [
-        (f"sources.{index}.weight", "has no effect without a step mix", "add `mix: {}` to steps, or leave it out")
+        (f"sources.{index}.weight", "has no effect without a step mix", "add `mix: {}` to steps, or remove it")
         for index, source in enumerate(sources)
         if "weight" in source.model_fields_set and not mixes
     ]
@@ -159,7 +159,7 @@ def _parts_faults(blocks: dict[str, Any]) -> Faults:
     several = (parallel is not None and parallel.enabled) or (resources is not None and resources.replicas > 1)
     if not several and blocks.get("shard") is None:
         return []
-    hint = "leave out parallel, or move the step to a separate task after this one"
+    hint = "remove parallel, or move the step to a separate task after this one"
     faults: Faults = [
         (f"steps.{index}", f"{step.word} needs all rows, but each worker has a shard", hint)
         for index, step in enumerate(blocks.get("steps") or ())
@@ -167,7 +167,7 @@ def _parts_faults(blocks: dict[str, Any]) -> Faults:
         if step.word in WHOLE
     ]
     if blocks.get("preview") is not None:
-        faults.append(("preview", "cannot be combined with parallel", "leave out parallel"))
+        faults.append(("preview", "cannot be combined with parallel", "remove parallel"))
     if blocks.get("format") == "parquet":
-        faults.append(("format", "shards cannot be joined as Parquet", "write jsonl"))
+        faults.append(("format", "shards cannot be joined as Parquet", "use jsonl"))
     return faults

@@ -75,7 +75,7 @@ class EvaluationData(TrainingData):
 
     def _faults(self) -> RowFaults:
         found = super()._faults()
-        hint = "leave it out: all rows of an evaluation are used once"
+        hint = "remove it: all rows of an evaluation are used once"
         names = ("eval", "streaming", "shuffle_buffer")
         return found + [(name, "is only for training tasks", hint) for name in names if name in self.model_fields_set]
 
@@ -113,7 +113,7 @@ class EvaluationSpec(Block):
     max_seq_length: PositiveInt = 1024
     """With `loss`: max sequence length in tokens; longer rows are truncated."""
     completion_only_loss: bool | None = None
-    """With `loss`: measure only responses; default: if the rows have responses."""
+    """With `loss`: measure only responses; default: on if the rows have responses."""
     batch_size: PositiveInt = 8
     """With `loss` and `lm_eval`: rows per forward pass."""
     generation: AnswerSpec = Field(default_factory=AnswerSpec)
@@ -143,7 +143,7 @@ class EvaluationSpec(Block):
             faults.append((required, f"is required with type: {self.type}", None))
         for key, types in _KEYS.items():
             if self.type not in types and key in self.model_fields_set and getattr(self, key) is not None:
-                faults.append((key, f"is only for type: {' and '.join(types)}", "leave it out"))
+                faults.append((key, f"is only for type: {' and '.join(types)}", "remove it"))
         faults += self._shape_faults()
         if faults:
             raise many_wrong(faults)
@@ -154,7 +154,7 @@ class EvaluationSpec(Block):
         if plain and self.type == "exact_match":
             return [("data", "has no answers to compare with", "name prompt_column and response_column")]
         if plain and self.completion_only_loss:
-            return [("completion_only_loss", "needs rows with a response, but these are plain text", "leave it out")]
+            return [("completion_only_loss", "needs rows with a response, but these are plain text", "remove it")]
         return []
 
     @property
@@ -198,7 +198,7 @@ class GateSpec(Block):
     @model_validator(mode="after")
     def _bounded(self) -> GateSpec:
         if self.at_least is None and self.at_most is None:
-            raise wrong("has no threshold", "give at_least, at_most, or both")
+            raise wrong("has no threshold", "set at_least, at_most, or both")
         return self
 
 

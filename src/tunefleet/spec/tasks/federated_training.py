@@ -36,7 +36,7 @@ class SplitSpec(Block):
         for name, kinds in (("column", {"column", "dirichlet"}), ("alpha", {"dirichlet"})):
             given = getattr(self, name) is not None
             if given and self.by not in kinds:
-                raise wrong(f"has no effect with by: {self.by}", f"write by: {min(kinds)}, or leave it out", at=name)
+                raise wrong(f"has no effect with by: {self.by}", f"set by: {min(kinds)}, or remove it", at=name)
             if not given and self.by in kinds:
                 raise wrong(f"is required with by: {self.by}", f"add {name}", at=name)
         return self
@@ -79,12 +79,12 @@ class FederatedTrainingSpec(Block):
         required = self.strategy.min_updates
         if self.min_workers < required:
             message = f"is too small for {self.strategy.name}, which needs {required} updates"
-            raise wrong(message, f"write min_workers: {required}", at="min_workers")
+            raise wrong(message, f"set min_workers: {required}", at="min_workers")
         if self.min_workers > self.workers:
             raise wrong(f"is greater than workers, which is {self.workers}", "lower it", at="min_workers")
         if self.strategy.output == "residual":
             message = "leaves a residual for the base model, which is frozen in federated training"
-            raise wrong(message, "write output: rank", at="strategy.output")
+            raise wrong(message, "set output: rank", at="strategy.output")
         return self
 
 
@@ -96,14 +96,14 @@ def federation_faults(blocks: Mapping[str, Any]) -> Faults:
     """
     spec: FederatedTrainingSpec | None = blocks.get("federation")
     if spec is None:
-        return [("shard", "is only for parts of a federation", "leave it out")] if blocks.get("shard") else []
+        return [("shard", "is only for parts of a federation", "remove it")] if blocks.get("shard") else []
     faults: Faults = []
     if "lora" in blocks:
         faults += _adapter_faults(blocks["lora"])
     if blocks.get("trainer", OURS) != OURS:
-        faults.append(("federation", f"is not supported by trainer: {blocks['trainer']}", f"write trainer: {OURS}"))
+        faults.append(("federation", f"is not supported by trainer: {blocks['trainer']}", f"set trainer: {OURS}"))
     if getattr(blocks.get("data"), "streaming", False):
-        faults.append(("federation", "cannot partition streamed rows", "leave out data.streaming"))
+        faults.append(("federation", "cannot partition streamed rows", "remove data.streaming"))
     training: CommonTrainingSpec | None = blocks.get("training")
     if training is not None:
         faults += _training_faults(training)
@@ -120,7 +120,7 @@ def _adapter_faults(lora: LoraSpec | None) -> Faults:
         return [("federation", "averages adapters, but this task trains none", "add a lora block")]
     # The strategies average LoRA factors or their products; DoRA's magnitudes and biases are neither.
     checks = ((lora.use_dora, "lora.use_dora"), (lora.bias != "none", "lora.bias"))
-    return [(where, "cannot be averaged in a federation", "leave it out") for bad, where in checks if bad]
+    return [(where, "cannot be averaged in a federation", "remove it") for bad, where in checks if bad]
 
 
 def _training_faults(training: CommonTrainingSpec) -> Faults:
@@ -128,7 +128,7 @@ def _training_faults(training: CommonTrainingSpec) -> Faults:
     parallelism = training.strategy(2)
     if parallelism in _SHARDED_STRATEGIES:
         message = f"needs the full adapter in each process, but {parallelism} shards it"
-        faults.append(("federation", message, "write training.parallelism: ddp"))
+        faults.append(("federation", message, "set training.parallelism: ddp"))
     # Packing changes the number of rows per step, so the steps cannot be derived from the rows.
     if getattr(training, "packing", False) and training.max_steps is None:
         faults.append(("training.max_steps", "is required with packing in a federation", "set the number of steps"))

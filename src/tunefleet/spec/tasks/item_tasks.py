@@ -19,7 +19,7 @@ from tunefleet.spec.tasks.api_and_python import PROMPT, ApiSpec
 from tunefleet.spec.tasks.base_task import ALWAYS_LEFT, BaseTaskSpec, Devices, SplittableTaskSpec
 from tunefleet.spec.tasks.cross_field_checks import Faults
 
-_LEAVE = "leave one of them out"
+_LEAVE = "remove one of them"
 
 
 class AnsweringTaskSpec(BaseTaskSpec):
@@ -79,7 +79,7 @@ class AnsweringTaskSpec(BaseTaskSpec):
         gpu = resources.hardware.gpu if resources is not None else None
         vllm = model.vllm if model is not None else None
         if vllm is not None and vllm.convert in {"embed", "classify"} and cls.generates:
-            instead = "use `taskType: embedding` for vectors" if vllm.convert == "embed" else "leave it out"
+            instead = "use `taskType: embedding` for vectors" if vllm.convert == "embed" else "remove it"
             found.append(("model.vllm.convert", f"a model converted with {vllm.convert} cannot generate text", instead))
         if blocks.get("enforce_cpu") is True:
             if gpu is not None and gpu.count > 0:
@@ -89,7 +89,7 @@ class AnsweringTaskSpec(BaseTaskSpec):
         asked = vllm.tensor_parallel_size if vllm is not None else None
         if asked is not None and gpu is not None and asked > max(1, gpu.count):
             message = f"needs {asked} GPUs, but the task gets {gpu.count}"
-            found.append(("model.vllm.tensor_parallel_size", message, f"write resources.hardware.gpu.count: {asked}"))
+            found.append(("model.vllm.tensor_parallel_size", message, f"set resources.hardware.gpu.count: {asked}"))
         return found
 
 
@@ -131,11 +131,9 @@ class InferenceTaskSpec(GeneratorTaskSpec):
             return found
         if inference.system_prompt and any(chat[0].get("role", chat[0].get("from")) == "system" for chat in chats):
             message = "cannot be combined with items that begin with a system message"
-            found.append(("inference.system_prompt", message, "leave one of them out"))
+            found.append(("inference.system_prompt", message, "remove one of them"))
         if inference.chat_template is False:
-            found.append(
-                ("inference.chat_template", "is required for items that are lists of messages", "leave it out")
-            )
+            found.append(("inference.chat_template", "is required for items that are lists of messages", "remove it"))
         return found
 
 
@@ -194,7 +192,7 @@ class ChatTaskSpec(AnsweringTaskSpec):
         found = super().faults(blocks)
         inference: InferenceSpec | None = blocks.get("inference")
         if inference is not None and inference.n > 1:
-            found.append(("inference.n", "a chat has one answer per turn", "leave it out"))
+            found.append(("inference.n", "a chat has one answer per turn", "remove it"))
         if inference is not None and inference.logprobs is not None:
-            found.append(("inference.logprobs", "is not supported in a chat", "leave it out"))
+            found.append(("inference.logprobs", "is not supported in a chat", "remove it"))
         return found

@@ -26,7 +26,7 @@ GGUF: Final = "gguf"
 QUANTIZE: Final = "llama-quantize"
 # Methods that drop values and therefore have a density.
 _SPARSE: Final = frozenset({"ties", "dare_linear", "dare_ties"})
-_LEAVE: Final = "leave it out"
+_LEAVE: Final = "remove it"
 
 
 class MergeAdapterSpec(AdapterSpec):
@@ -79,7 +79,7 @@ class MergeOptions(Block):
     seed: Annotated[int, Field(ge=0, le=2**32 - 1), NotBool] = 42
     """With `dare_*`: random seed of the dropped values."""
     verify: bool | Literal["auto"] = True
-    """Verify the result with a forward pass against base model and adapters; the model must fit into the worker's
+    """Verify the result with a forward pass against the base model and adapters; the model must fit into the worker's
     memory. `auto`: verify only if it fits; otherwise the task's history records that it was skipped."""
     gguf: GgufSpec | None = None
     """Also export the model as a GGUF file."""
@@ -186,7 +186,7 @@ def _option_faults(merge: MergeOptions) -> Faults:
         ),
         (merge.svd_rank is not None and (into_base or method != "svd"), "svd_rank", _needs("svd"), _LEAVE),
         ("seed" in given and (into_base or not method.startswith("dare")), "seed", _needs("dare_*"), _LEAVE),
-        (not into_base and merge.gguf is not None, "gguf", "needs a full model", "write into: base, or leave it out"),
+        (not into_base and merge.gguf is not None, "gguf", "needs a full model", "set into: base, or remove it"),
     )
     found = [(f"merge.{key}", message, hint) for failed, key, message, hint in checks if failed]
     name = merge.gguf.name if merge.gguf is not None else None
@@ -204,19 +204,17 @@ def _adapter_faults(model: MergeModelSpec) -> Faults:
     for index, adapter in enumerate(model.adapters):
         at = f"model.adapters.{index}"
         if adapter.weight is not None and "scale" in adapter.model_fields_set:
-            found.append((f"{at}.scale", "is an alias of weight", "leave one of them out"))
+            found.append((f"{at}.scale", "is an alias of weight", "remove one of them"))
         if adapter.share == 0:
-            found.append((f"{at}.weight", "is 0, so the adapter has no effect", "leave it out"))
+            found.append((f"{at}.weight", "is 0, so the adapter has no effect", "remove it"))
         if "apply" in adapter.model_fields_set and adapter.apply == "runtime":
-            found.append((f"{at}.apply", "has no effect in a merge", "leave it out"))
+            found.append((f"{at}.apply", "has no effect in a merge", "remove it"))
     return found
 
 
 def _count_faults(adapters: int, merge: MergeOptions) -> Faults:
     if merge.into == "adapter" and adapters < 2:
-        return [
-            ("model.adapters", "needs at least two adapters with into: adapter", "add adapters, or write into: base")
-        ]
+        return [("model.adapters", "needs at least two adapters with into: adapter", "add adapters, or set into: base")]
     if adapters == 0 and merge.gguf is None:
         return [("model.adapters", "is empty, so there is nothing to merge", "add an adapter, or set merge.gguf")]
     return []

@@ -9,7 +9,7 @@ from tunefleet.spec.options.resources import ResourcesSpec
 from tunefleet.spec.tasks.base_task import Devices
 
 Faults = list[tuple[str, str, str | None]]
-_LEAVE = "leave one of them out"
+_LEAVE = "remove one of them"
 
 
 def devices_of(resources: ResourcesSpec, training: DevicesSpec) -> Devices:
@@ -87,7 +87,7 @@ def _count_checks(resources: ResourcesSpec, training: DevicesSpec) -> tuple[tupl
             named is not None and named > 0 and asked not in (1, named),
             where,
             f"must equal the number of GPUs, which is {named}",
-            f"write resources.hardware.gpu.count: {asked}, or 0 to train on CPUs",
+            f"set resources.hardware.gpu.count: {asked}, or 0 to train on CPUs",
         ),
         (
             training.allow_multi_gpu is False and (gpus or 0) > 1,
@@ -133,19 +133,19 @@ def _strategy_checks(
             training.parallelism == "fsdp" and count == 1 and not devices.everything,
             "training.parallelism",
             "fsdp needs several processes, but there is one",
-            "add resources.hardware.gpu.count, or leave it out",
+            "add resources.hardware.gpu.count, or remove it",
         ),
         (
             shares in {"fsdp", "deepspeed"} and quantized,
             "training.parallelism" if training.parallelism else "training.deepspeed",
             f"{shares} cannot shard quantized weights",
-            "write parallelism: ddp, or leave out the quantization",
+            "set parallelism: ddp, or remove the quantization",
         ),
         (
             strategy in {"deepspeed", "device_map"} and devices.count == 0,
             "training.parallelism" if training.parallelism else "training.deepspeed",
             f"{strategy} needs GPUs",
-            "write a count above 0 in resources.hardware.gpu, or leave it out",
+            "write a count above 0 in resources.hardware.gpu, or remove it",
         ),
         (
             training.parallelism == "device_map" and asked > 1,
@@ -157,13 +157,13 @@ def _strategy_checks(
             streaming and (count > 1 or devices.everything),
             where if asked > 1 else "data.streaming",
             "streaming supports one reader only",
-            "leave out data.streaming, or train in one process",
+            "remove data.streaming, or train in one process",
         ),
         (
             background and (count > 1 or devices.everything),
             "checkpoint.asynchronous",
             "is only for single-process training",
-            "leave it out, or train on one device",
+            "remove it, or train on one device",
         ),
     )
 

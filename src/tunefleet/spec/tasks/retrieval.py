@@ -32,7 +32,7 @@ from tunefleet.spec.tasks.item_tasks import GeneratorTaskSpec
 VECTORS = "vectors.parquet"
 # Output folder of an index task without a server.
 INDEX = "qdrant"
-_LEAVE = "leave one of them out"
+_LEAVE = "remove one of them"
 
 
 class VectorSpec(Block):
@@ -55,7 +55,7 @@ class EmbeddingSpec(VectorSpec):
     """`spec.embedding` of an `embedding` task."""
 
     inline: bool | None = None
-    """Include the vectors in the result; default: for at most 16 items."""
+    """Include the vectors in the result; default: on for at most 16 items."""
 
 
 class EmbeddingModelSpec(VectorSpec):
@@ -98,7 +98,7 @@ class ServerSpec(Block):
             message = f"cannot be combined with {spelt.get(given[0], given[0])}"
             faults += [(spelt.get(name, name), message, _LEAVE) for name in given[1:]]
         if self.api_key is not None and self.url is None:
-            faults.append(("api_key", "has no effect without url", "leave it out"))
+            faults.append(("api_key", "has no effect without url", "remove it"))
         if faults:
             raise many_wrong(faults)
         return self
@@ -115,7 +115,7 @@ class QdrantSpec(ServerSpec):
     @model_validator(mode="after")
     def _some_place(self) -> QdrantSpec:
         if all(getattr(self, name) is None for name in self.places):
-            raise wrong("has no location", "give url, path, taskId or artifact")
+            raise wrong("has no location", "set url, path, taskId or artifact")
         return self
 
 
@@ -182,7 +182,7 @@ class EmbeddingTaskSpec(GeneratorTaskSpec):
         model = blocks.get("model")
         vllm = model.vllm if model is not None else None
         if vllm is not None and (vllm.model_fields_set - {"convert"} or vllm.convert not in {"auto", "embed"}):
-            found.append(("model.vllm", "has no effect: embeddings are computed without vLLM", "leave it out"))
+            found.append(("model.vllm", "has no effect: embeddings are computed without vLLM", "remove it"))
         if model is not None and model.adapters:
             found.append(
                 (

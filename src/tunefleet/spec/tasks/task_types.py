@@ -20,6 +20,7 @@ from tunefleet.spec.tasks.preference_tasks import (
     RewardSpec,
     RlooSpec,
 )
+from tunefleet.spec.tasks.push_task import PushTaskSpec
 from tunefleet.spec.tasks.retrieval import EmbeddingTaskSpec, RagIndexTaskSpec, RagTaskSpec
 from tunefleet.spec.tasks.training_tasks import (
     LoraSftSpec,
@@ -50,6 +51,7 @@ __all__ = [
     "ModelTrainingSpec",
     "OrpoSpec",
     "PpoSpec",
+    "PushTaskSpec",
     "PythonTaskSpec",
     "RagIndexTaskSpec",
     "RagTaskSpec",
@@ -80,6 +82,7 @@ TaskSpec = (
     | MergeTaskSpec
     | EvaluateTaskSpec
     | VerifyTaskSpec
+    | PushTaskSpec
     | ApiTaskSpec
     | DataTaskSpec
     | PythonTaskSpec
@@ -105,6 +108,7 @@ TASK_KINDS: Final[dict[str, type[TaskSpec]]] = {
     "merge": MergeTaskSpec,
     "evaluate": EvaluateTaskSpec,
     "verify": VerifyTaskSpec,
+    "push": PushTaskSpec,
     "api": ApiTaskSpec,
     "data": DataTaskSpec,
     "python": PythonTaskSpec,

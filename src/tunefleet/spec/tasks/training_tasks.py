@@ -26,7 +26,7 @@ from tunefleet.spec.tasks.federated_training import FederatedTrainingSpec, feder
 from tunefleet.spec.tasks.processes import devices_of, process_count, process_faults
 
 _AT: Final = "resources.nodes"
-_FULL: Final = "write parallelism: ddp, which saves a complete checkpoint on the first node, or train on one node"
+_FULL: Final = "set parallelism: ddp, which saves a complete checkpoint on the first node, or train on one node"
 
 
 class ModelTrainingSpec(BaseTaskSpec):
@@ -48,7 +48,7 @@ class ModelTrainingSpec(BaseTaskSpec):
     checkpoint: CheckpointSpec = Field(default_factory=CheckpointSpec)
     """Initial weights, and how checkpoints are stored."""
     on_oom: Literal["fail", "halve_batch"] = "halve_batch"
-    """On out of memory: fail, or resume from the last checkpoint with half the batch size and twice the gradient
+    """If memory runs out: fail, or resume from the last checkpoint with half the batch size and twice the gradient
     accumulation, which keeps the effective batch size."""
     on_nan: Literal["stop", "rollback", "ignore"] = "stop"
     """If the loss is NaN or diverges: stop with an error, roll back to the last valid checkpoint with half the learning
@@ -298,7 +298,7 @@ class PpoSpec(AdaptableTaskSpec):
         if training is None or generation is None or generation.temperature in {None, training.temperature}:
             return found
         if "temperature" in training.model_fields_set:
-            found.append(("training.temperature", "contradicts generation.temperature", "leave one of them out"))
+            found.append(("training.temperature", "contradicts generation.temperature", "remove one of them"))
         return found
 
 
@@ -323,7 +323,7 @@ def _checks(
             trainer not in {None, OURS},
             _AT,
             f"the trainer {trainer} starts its own processes, on one worker only",
-            "leave one of them out",
+            "remove one of them",
         ),
         (
             strategy in {"fsdp", "deepspeed"},
@@ -336,37 +336,37 @@ def _checks(
             strategy == "device_map",
             _AT,
             "parallelism: device_map runs in one process, on one worker",
-            "leave one of them out",
+            "remove one of them",
         ),
         (
             bool(getattr(data, "streaming", False)),
             _AT,
             "streaming supports one reader only",
-            "leave out data.streaming, or train on one node",
+            "remove data.streaming, or train on one node",
         ),
         (
             bool(getattr(checkpoint, "asynchronous", False)),
             _AT,
             "checkpoint.asynchronous is only for single-process training",
-            "leave one of them out",
+            "remove one of them",
         ),
         (
             getattr(checkpoint, "upload", True) is False,
             _AT,
             "checkpoint.upload: false leaves no checkpoint from which all nodes can resume",
-            "leave one of them out",
+            "remove one of them",
         ),
         (
             bool(getattr(training, "load_best_model_at_end", False)),
             _AT,
             "the best checkpoint is only on the first node: training.load_best_model_at_end cannot load it on all",
-            "leave one of them out, and resume from the best checkpoint (`tunefleet resume --from best`)",
+            "remove one of them, and resume from the best checkpoint (`tunefleet resume --from best`)",
         ),
         (
             blocks.get("federation") is not None,
             _AT,
             "a federation already distributes the training across workers",
-            "leave one of them out",
+            "remove one of them",
         ),
         (
             devices.everything,

@@ -75,5 +75,5 @@ class VerifyTaskSpec(BaseTaskSpec):
         gpu = resources.hardware.gpu if resources is not None else None
         if blocks.get("enforce_cpu") is True and gpu is not None and gpu.count > 0:
             message = f"contradicts resources.hardware.gpu.count: {gpu.count}"
-            found.append(("enforce_cpu", message, "leave one of them out"))
+            found.append(("enforce_cpu", message, "remove one of them"))
         return found

@@ -184,7 +184,7 @@ def _scale_rates(lr_scheduler: Any, peak: float) -> None:
         if type(scheduler).__module__.partition(".")[0] == "deepspeed" or type(scheduler).__name__ == "DummyScheduler":
             raise RefusedChangeError(
                 f"DeepSpeed's own scheduler ({type(scheduler).__name__}) sets the learning rate, which cannot be"
-                " changed during training. Leave `scheduler` out of the DeepSpeed configuration."
+                " changed during training. Remove `scheduler` from the DeepSpeed configuration."
             )
     groups = schedulers[0].optimizer.param_groups
     bases = getattr(schedulers[-1], "base_lrs", None) or [group["lr"] for group in groups]

@@ -70,7 +70,7 @@ class BulkClient:
         if not answer.is_success:
             raise _unreachable(answer)
         if hashlib.sha256(answer.content).hexdigest() != entry["digest"]:
-            raise UnreachableError(f"The task {entry['task_id']} was corrupted in transfer from {self._url}.")
+            raise UnreachableError(f"Task {entry['task_id']} was corrupted in transfer from {self._url}.")
         return readable(orjson.loads(answer.content))
 
     def _send(

@@ -171,7 +171,7 @@ class RedisHub:
             log.log(logging.WARNING if not self._failed else logging.DEBUG, "A reply was not delivered: %s", message)
             await self._give_up(found)
         except Exception:
-            log.exception("Could not answer a message of the worker %.100r.", found.worker_id)
+            log.exception("Could not answer a message from worker %.100r.", found.worker_id)
             await self._give_up(found)
 
     async def _give_up(self, found: StreamEntry) -> None:
@@ -203,7 +203,7 @@ class RedisHub:
         except TunefleetError as error:
             return [] if late else [(inbox, refusal(error))]
         except (ValidationError, ValueError) as error:
-            log.warning("Invalid message for the worker %.100r in Redis: %.200r", found.worker_id, error)
+            log.warning("Invalid message for worker %.100r in Redis: %.200r", found.worker_id, error)
             unparsable = UnreachableError(
                 "The server cannot parse this message.", hint="Use compatible versions of server and worker."
             )

@@ -54,7 +54,7 @@ class InputDownload:
                 url = self._context.transfers.server_url
                 raise UnreachableError(
                     f"Could not fetch {name} for {for_s:.0f} s, although the server answers this worker: {error}",
-                    hint=f"The worker fetches files from {url}; set TUNEFLEET_SERVER_URL to use another address.",
+                    hint=f"The worker fetches files from {url}; set TUNEFLEET_SERVER_URL to use another URL.",
                 )
 
         self.begin(name)

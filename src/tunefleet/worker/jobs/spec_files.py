@@ -122,6 +122,9 @@ class ReferenceFetcher:
             if rows and siblings:
                 logger.warning("spec.%s skipped, since an alternative source is set: %s", wanted.pointer, error)
                 return {}
+            if wanted.optional:
+                logger.info("%s of %s is not available: %s", wanted.filename, wanted.task_id, error)
+                return {}
             raise _as_input(error, wanted.pointer) from error
         return {wanted.pointer: str(path if rows else self._unpacked(path, dest, archive_format))}
 
@@ -199,7 +202,7 @@ class ReferenceFetcher:
             if single is not None:
                 return self._take(task_id, single, dest / Path(single.name).name)
         what = filename or "model or adapter"
-        raise InputError(f"The run {task_id} has no {what}.", hint="List its artifacts with `tunefleet artifacts ls`.")
+        raise InputError(f"Run {task_id} has no {what}.", hint="List its artifacts with `tunefleet artifacts ls`.")
 
     def _folder_of(self, task_id: str, name: str, files: Sequence[ResultFile], dest: Path) -> Path:
         root = dest / name
@@ -291,7 +294,7 @@ class StageResultFetcher:
 
     def _file(self, task_id: str, file: ResultFile, target: Path) -> None:
         if not target.resolve().is_relative_to(self._root.resolve()):
-            raise InputError(f"The run {task_id} has a file named {file.name!r}, which points outside of its folder.")
+            raise InputError(f"Run {task_id} has a file named {file.name!r}, which points outside of its folder.")
         if target.is_file() and hash_file(target)[0] == file.sha256:
             return
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -72,12 +72,12 @@ class RendezvousAddress:
         if node.release != mine:
             raise MachineError(
                 f"This worker has {mine or 'no torch'}, but the first node has {node.release or 'no torch'}: all "
-                "nodes of a training need the same versions.",
+                "nodes of a training run need the same versions.",
                 hint="Install the same versions on both.",
             )
         host, _, port = (point or "").rpartition(":")
         if not port.isdecimal() or self.address is None:
-            raise MachineError("The rendezvous endpoint of the training is unknown.")
+            raise MachineError("The rendezvous endpoint of the training run is unknown.")
         return GangJob(
             id=node.id, rank=node.rank, nodes=node.nodes, host=host, port=int(port), address=self.address,
             join_s=self.join_s,

@@ -51,7 +51,7 @@ def silent(_: str | None) -> None:
 
 
 class DeliveryError(TunefleetError):
-    """A result could not be delivered to the destination of its spec."""
+    """A result could not be delivered to the destination in its spec."""
 
     code = "delivery_failed"
 

@@ -51,5 +51,5 @@ def example(name: str) -> Path:
     path = _ROOT / "examples" / f"{name}.yaml"
     if not path.is_file():
         known = ", ".join(sorted(found.stem for found in path.parent.glob("*.yaml")))
-        raise NotFoundError(f"There is no example {name!r}.", hint=f"Examples: {known}.")
+        raise NotFoundError(f"Example {name!r} not found.", hint=f"Examples: {known}.")
     return path

@@ -122,8 +122,8 @@ def require_same_vocabulary(adapter: Path, rows: int, label: str) -> None:
         ) from error
     if own - {rows}:
         raise ModelError(
-            f"The adapter {label} has embeddings for {max(own):,} tokens, but the model has {rows:,}.",
-            hint="Merge it into the base with a task of kind `merge`, and use the merged model.",
+            f"Adapter {label} has embeddings for {max(own):,} tokens, but the model has {rows:,}.",
+            hint="Merge it into the base model with a `merge` task, then use the merged model.",
         )
 
 

@@ -59,16 +59,18 @@ def resolve(name: str, kind: Kind, revision: str | None = None) -> Resolved:
     if (error := hub_id_error(name)) is not None:
         # Before the disk is accessed: with a path such as `../x`, the error would reveal which files exist.
         raise wrong(
-            f"There is no {kind} {name!r}: it is neither a path that was given to the task nor a name of the Hub, "
+            f"{kind.capitalize()} {name!r} not found: it is neither a path that was given to the "
+            "task nor a name of the Hub, "
             f"since it {error}.",
             hint="Correct the path, or write the name as owner/name.",
         )
     if revision is not None and not is_revision(revision):
-        raise wrong(f"The {kind} {name!r} has no revision {revision!r}.", hint="Correct `revision`.")
+        raise wrong(f"{kind.capitalize()} {name!r} has no revision {revision!r}.", hint="Correct `revision`.")
     if Path(name).exists():
         # The libraries would load that folder instead, depending on the working directory of this process.
         raise wrong(
-            f"The {kind} {name!r} is a Hub name, but the working directory of the job also has a file or folder "
+            f"{kind.capitalize()} {name!r} is a Hub name, but the working directory of the "
+            "job also has a file or folder "
             "with this name.",
             hint=f"Write ./{name} if you mean the folder.",
         )
@@ -76,7 +78,8 @@ def resolve(name: str, kind: Kind, revision: str | None = None) -> Resolved:
         cached = _cached(name, kind, revision)
         if cached is None:
             raise wrong(
-                f"There is no {kind} {name!r}: no such folder, not in the local cache, and the Hub is disabled.",
+                f"{kind.capitalize()} {name!r} not found: no such folder, not in the local "
+                "cache, and the Hub is disabled.",
                 hint="Correct the path or name, or unset HF_HUB_OFFLINE on the worker to allow the download.",
             )
         return Resolved(cached, revision)
@@ -129,16 +132,16 @@ def explain_errors(name: str, kind: Kind, revision: str | None = None) -> Iterat
         yield
     except HFValidationError:
         raise wrong(
-            f"There is no {kind} {name!r}: it is neither an existing path nor a name of the Hub.",
+            f"{kind.capitalize()} {name!r} not found: it is neither an existing path nor a name of the Hub.",
             hint="Correct the path, or write the name as owner/name.",
         ) from None
     except GatedRepoError:
-        raise wrong(f"The {kind} {name!r} is gated.", hint=_licence_hint(name, kind)) from None
+        raise wrong(f"{kind.capitalize()} {name!r} is gated.", hint=_licence_hint(name, kind)) from None
     except RevisionNotFoundError:
-        raise wrong(f"The {kind} {name!r} has no revision {revision!r}.", hint="Correct `revision`.") from None
+        raise wrong(f"{kind.capitalize()} {name!r} has no revision {revision!r}.", hint="Correct `revision`.") from None
     except RepositoryNotFoundError:
         raise wrong(
-            f"There is no {kind} {name!r} on the Hub, or it is private.",
+            f"{kind.capitalize()} {name!r} does not exist on the Hub or is private.",
             hint="Correct the name, or set HF_TOKEN on the worker to a token that may read it.",
         ) from None
     except (errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # the client's own, not re-exported

@@ -6,10 +6,9 @@ import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
-
-import transformers
 
 from tunefleet import trainer_control
 from tunefleet.errors import InputError
@@ -17,7 +16,7 @@ from tunefleet.schemas.job_folder import Job, JobFolder
 from tunefleet.spec import BaseTaskSpec, load_task_spec
 from tunefleet.trainer_control import JobSession
 from tunefleet.trainer_control.journal.null import Journal
-from tunefleet.workloads.common import hub_files, job_secrets
+from tunefleet.workloads.common import job_secrets
 
 SpecT = TypeVar("SpecT", bound=BaseTaskSpec)
 # Deprecation notices of libraries are for maintainers, not for readers of a job's log.
@@ -52,7 +51,11 @@ class OpenedJob(Generic[SpecT]):
 def open_task(folder: Path, wanted: type[SpecT], *, filled: bool = True) -> OpenedJob[SpecT]:
     """Open the job of a folder."""
     session = trainer_control.open_session(folder)
-    hub_files.report_downloads_to(session.journal.progress)
+    # Some kinds run where the Hub's client is not installed.
+    if find_spec("huggingface_hub") is not None:
+        from tunefleet.workloads.common import hub_files
+
+        hub_files.report_downloads_to(session.journal.progress)
     job = Job.model_validate(session.job)
     return OpenedJob(job, checked(job.spec, wanted, filled=filled), JobFolder(folder), session)
 
@@ -71,6 +74,8 @@ def checked(written: Mapping[str, Any], wanted: type[SpecT], *, filled: bool = T
 
 def quiet_libraries() -> None:
     """Disable progress bars of the training libraries, and log only warnings without deprecation notices."""
+    import transformers
+
     # Not imported here: not every job uses datasets, and the import takes a second.
     if "datasets" in sys.modules:
         sys.modules["datasets"].disable_progress_bars()

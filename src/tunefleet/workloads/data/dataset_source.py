@@ -51,7 +51,7 @@ class Place:
         """Read one split, with its slice; return the rows and their name for messages."""
         match = _SPLIT.match(split)
         if match is None:
-            raise DataError(f"Cannot parse split {split!r}.", hint="Write a name, or a slice such as train[:10%].")
+            raise DataError(f"Cannot parse split {split!r}.", hint="Use a name, or a slice such as train[:10%].")
         path = self._path()
         if path is None:
             return first(_from_hub(self.name, split, self.hub or HubSet()), limit), f"{self.name} ({split})"
@@ -98,7 +98,7 @@ def _slice(rows: Rows, split: str, name: str) -> Rows:
     try:
         (instruction,) = datasets.ReadInstruction.from_spec(split).to_absolute({name: len(rows)})
     except (AssertionError, ValueError) as error:
-        raise DataError(f"The split {split!r} does not fit {len(rows)} rows: {error}.") from error
+        raise DataError(f"Split {split!r} does not fit {len(rows)} rows: {error}.") from error
     return take(rows, range(instruction.from_ or 0, len(rows) if instruction.to is None else instruction.to))
 
 
@@ -116,7 +116,7 @@ def _stream_from_hub(name: str, split: str, wanted: HubSet) -> Reader:
     try:
         stream = datasets.load_dataset(path, wanted.config, split=split, revision=revision, streaming=True)
     except (DatasetNotFoundError, ValueError, OSError) as error:
-        raise DataError(f"The dataset {name} cannot be opened: {error}", detail=repr(error)) from error
+        raise DataError(f"Dataset {name} cannot be opened: {error}", detail=repr(error)) from error
     return HubReader(without_media(stream))
 
 
@@ -125,6 +125,6 @@ def _from_hub(name: str, split: str, wanted: HubSet) -> Rows:
     try:
         loaded = datasets.load_dataset(path, wanted.config, split=split, revision=revision)
     except (DatasetNotFoundError, ValueError, OSError) as error:
-        raise DataError(f"The dataset {name} cannot be loaded: {error}", detail=repr(error)) from error
+        raise DataError(f"Dataset {name} cannot be loaded: {error}", detail=repr(error)) from error
     rows: Rows = without_media(loaded)
     return rows

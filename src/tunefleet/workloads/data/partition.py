@@ -60,7 +60,7 @@ def _whole_values(labels: NDArray[np.int64], total: int, column: str | None) -> 
     sizes = Counter(labels.tolist())
     if len(sizes) < total:
         raise DataError(
-            f"The column {column!r} holds {len(sizes)} different values, too few for {total} workers.",
+            f"Column {column!r} holds {len(sizes)} different values, too few for {total} workers.",
             hint="Lower `federation.workers`, or name another column.",
         )
     rows = [0] * total

@@ -105,7 +105,7 @@ def read_path(path: Path, split: str, limit: int | None = None) -> Rows:
             return _saved_dataset(path, split)
         return _joined([read_file(file, limit) for file in files_of_split(path, split)])
     if not path.exists():
-        raise DataError(f"The dataset {path} does not exist.", hint="Correct the path in the spec's `data` block.")
+        raise DataError(f"Dataset {path} does not exist.", hint="Correct the path in the spec's `data` block.")
     return read_file(path, limit)
 
 
@@ -127,13 +127,13 @@ def read_file(path: Path, limit: int | None = None) -> Rows:
     reader = _READERS.get(path.suffix.lower())
     if reader is None:
         raise DataError(
-            f"The dataset {path.name} has an unknown suffix {path.suffix!r}.",
+            f"Dataset {path.name} has an unknown suffix {path.suffix!r}.",
             hint=f"Known: {', '.join(sorted(_READERS))}, or a folder saved by `datasets`.",
         )
     try:
         return reader(path, limit)
     except OSError as error:
-        raise DataError(f"The dataset {path.name} cannot be read: {error.strerror or error}.") from error
+        raise DataError(f"Dataset {path.name} cannot be read: {error.strerror or error}.") from error
 
 
 def _read_jsonl(path: Path, limit: int | None) -> Rows:

@@ -149,7 +149,7 @@ def _hub(data: RowsSpec) -> HubSet:
 
 def _some(rows: Rows, origin: str) -> None:
     if len(rows) == 0:
-        raise DataError(f"{origin} has no rows.", hint="Name a dataset, split or slice that has some.")
+        raise DataError(f"{origin} has no rows.", hint="Choose a dataset, split or slice that has rows.")
 
 
 def _shape(rows: Rows, wanted: TextShape, origin: str) -> Shape:

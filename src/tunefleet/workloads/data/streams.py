@@ -239,7 +239,7 @@ def chained(readers: Sequence[Reader]) -> Reader:
 def open_file(path: Path) -> Reader:
     """Return the reader of a file, by its suffix."""
     if not path.exists():
-        raise DataError(f"The dataset {path} does not exist.", hint="Correct the path in the spec's `data` block.")
+        raise DataError(f"Dataset {path} does not exist.", hint="Correct the path in the spec's `data` block.")
     match path.suffix.lower():
         case ".jsonl" | ".ndjson":
             return JsonlReader(path)
@@ -248,8 +248,8 @@ def open_file(path: Path) -> Reader:
         case ".csv" | ".tsv":
             return CsvReader(path)
     raise DataError(
-        f"The dataset {path.name} cannot be read as a stream.",
-        hint="Convert it to JSONL or Parquet, or leave `data.streaming` out.",
+        f"Dataset {path.name} cannot be read as a stream.",
+        hint="Convert it to JSONL or Parquet, or remove `data.streaming`.",
     )
 
 

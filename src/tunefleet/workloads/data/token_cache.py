@@ -102,9 +102,9 @@ class TokenCache:
             tokens = pa.ipc.open_file(pa.memory_map(str(file))).read_all()
             dataset = datasets.Dataset(tokens, fingerprint=key)
         except (OSError, ValueError, pa.ArrowException) as error:
-            logger.warning("Cached tokens of an earlier launch are not used: %s", error)
+            logger.warning("Cached tokens from an earlier launch are not used: %s", error)
             return None
-        logger.info("Using %s tokenized rows of an earlier launch", f"{len(dataset):,}")
+        logger.info("Using %s tokenized rows from an earlier launch", f"{len(dataset):,}")
         return dataset, about.get("counts") or {}
 
     def _keep(self, key: str, dataset: datasets.Dataset, counts: Mapping[str, Any]) -> None:

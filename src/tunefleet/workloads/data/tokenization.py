@@ -409,7 +409,7 @@ def _collect(encoded: Iterable[Tokens], shape: Shape, max_length: int) -> Tokeni
 
 def _nothing_left(shape: Shape, total: int, max_length: int) -> DataError:
     if total == 0:
-        return DataError(f"{shape.origin} has no rows.", hint="Name a dataset, split or range that has some.")
+        return DataError(f"{shape.origin} has no rows.", hint="Choose a dataset, split or range that has rows.")
     return DataError(
         f"No row of {shape.origin} has a trained token within {max_length} tokens.",
         hint="Raise `training.max_seq_length`, or check the rows with `tunefleet preview`.",

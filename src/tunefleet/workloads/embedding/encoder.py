@@ -275,8 +275,8 @@ class SentenceModel:
         except (OSError, ValueError, KeyError, ImportError, AttributeError, TypeError) as error:
             first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise ModelError(
-                f"The model {source.identifier} cannot be loaded: {first}",
-                hint="Check that the folder or Hub name holds a model of sentence-transformers.",
+                f"Model {source.identifier} cannot be loaded: {first}",
+                hint="Check that the folder or Hub repository contains a sentence-transformers model.",
                 detail=str(error),
             ) from error
         self._tokenizer: Any = self._model.tokenizer

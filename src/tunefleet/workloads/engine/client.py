@@ -189,7 +189,7 @@ class WarmEngine:
                 hint=f"The end of its log: {tail[-300:]}" if tail else "It left no log.",
                 detail=tail,
             )
-        self._say("The engine has died; it is restarted, and unanswered requests are sent again.")
+        self._say("The engine died. It is being restarted, and unanswered requests will be sent again.")
         self.close()
         self._open()
 

@@ -99,7 +99,7 @@ class TransformersEngine:
     def stream(self, request: Request, *, gone: Gone = never_gone) -> Generator[str, None, Choice]:
         """Stream the answer to one request; returns the full answer."""
         if request.sampling.n != 1:
-            raise RequestError("Only a single answer can be streamed.", key=request.key, hint="Leave `n` out.")
+            raise RequestError("Only a single answer can be streamed.", key=request.key, hint="Remove `n`.")
         row = self._rows(request)[0]
         # `generate` does not return before its end, so it runs in a thread and passes pieces through a queue.
         pieces: queue.SimpleQueue[str | BaseException | None] = queue.SimpleQueue()

@@ -84,7 +84,7 @@ class VllmEngine:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ModelError(
                 f"vLLM cannot load {source.identifier}: {(str(error).splitlines() or [''])[0]}",
-                hint="Try the Transformers engine: leave `model.vllm` out.",
+                hint="Try the Transformers engine: remove `model.vllm`.",
                 detail=str(error),
             ) from error
         context = getattr(self._engine.model_config, "max_model_len", None) or context_length(source)
@@ -129,7 +129,7 @@ class VllmEngine:
     def stream(self, request: Request, *, gone: Callable[[], bool] = never_gone) -> Generator[str, None, Choice]:
         """Stream the answer to one request; returns the full answer."""
         if request.sampling.n != 1:
-            raise RequestError("Only a single answer can be streamed.", key=request.key, hint="Leave `n` out.")
+            raise RequestError("Only a single answer can be streamed.", key=request.key, hint="Remove `n`.")
         outputs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         name = self._add(self._prepared(request, streamed=True), outputs)
         text, tokens = "", 0
@@ -271,7 +271,7 @@ class VllmEngine:
         if len(merged) > 1 or (merged and named):
             raise ModelError(
                 "vLLM applies one adapter per request, and the spec merges an adapter in addition to others.",
-                hint="Merge them in a task of kind `merge` first, or leave `model.vllm` out.",
+                hint="Merge them with a `merge` task first, or remove `model.vllm`.",
             )
         return [self._scaled(each) for each in merged], {each.name: self._scaled(each) for each in named}
 

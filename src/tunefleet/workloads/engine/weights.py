@@ -61,7 +61,7 @@ def _devices(options: Mapping[str, Any], *, on_cpu: bool) -> dict[str, Any]:
         if asked == "cuda":
             raise MachineError(
                 "The spec requests `device_map: cuda`, but this job has no GPU.",
-                hint="Request one with `resources.hardware.gpu`, or leave it out.",
+                hint="Request one with `resources.hardware.gpu`, or remove it.",
             )
         return {}
     if not torch.cuda.is_available():
@@ -141,7 +141,7 @@ class Adapters:
                 self._peft_model.load_adapter(adapter.path, adapter_name=name)
         except (OSError, ValueError, RuntimeError, KeyError) as error:
             raise ModelError(
-                f"The adapter {adapter.name} cannot be loaded onto this model: {(str(error).splitlines() or [''])[0]}",
+                f"Adapter {adapter.name} cannot be loaded onto this model: {(str(error).splitlines() or [''])[0]}",
                 hint="It must be a LoRA adapter that was trained on the same base model.",
                 detail=str(error),
             ) from error

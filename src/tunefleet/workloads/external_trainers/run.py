@@ -112,7 +112,7 @@ def _product(launch: Launch[TrainingTaskSpec], work: Path) -> Path:
     if launch.spec.product not in left:
         what = f"saved {', '.join(left)}" if left else "saved no model or adapter"
         raise InputError(
-            f"The trainer {launch.spec.trainer} {what}, but {launch.spec.product} was expected.",
+            f"Trainer {launch.spec.trainer} {what}, but {launch.spec.product} was expected.",
             hint="See its log; a custom trainer must save below Plan.output.",
         )
     return launch.product

@@ -134,10 +134,10 @@ def _load(name: str, value: str) -> Trainer:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise InputError(
-            f"The trainer {name} cannot be loaded: {error}.",
+            f"Trainer {name} cannot be loaded: {error}.",
             hint="The module must be installed on the worker or be on its PYTHONPATH.",
         ) from error
     if not callable(found):
-        raise InputError(f"The trainer {name} is not a function.", hint="Name a function from Request to Plan.")
+        raise InputError(f"Trainer {name} is not a function.", hint="Name a function from Request to Plan.")
     trainer: Trainer = found
     return trainer

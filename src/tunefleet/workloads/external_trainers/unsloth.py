@@ -21,7 +21,7 @@ def plan(request: Request) -> Plan:
         MachineError: If the job has several GPUs; Unsloth supports one.
     """
     if request.start is not None:
-        raise InputError("Unsloth cannot continue an adapter.", hint="Leave checkpoint.load out, or use trainer: trl.")
+        raise InputError("Unsloth cannot continue an adapter.", hint="Remove checkpoint.load, or use trainer: trl.")
     if request.gpus > 1:
         raise MachineError(
             f"Unsloth supports one GPU, but the run has {request.gpus}.",

@@ -144,7 +144,7 @@ class Downloader:
         """Raise `GoneError` if the federation has ended: there will be no further version."""
         found = self._client.federation()
         if found.status in _FINAL:
-            raise GoneError(f"The federation {found.id} is {found.status}; it accepts no more updates.")
+            raise GoneError(f"Federation {found.id} is {found.status}; it accepts no more updates.")
 
     def _pause(self, seconds: float) -> None:
         if self._ended.wait(seconds):

@@ -37,9 +37,7 @@ class LiveAdapter:
             raise ModelError(f"The model has no adapter {self.name!r}.", hint=f"It has: {known}.")
         self.config = self.model.peft_config[self.name]
         if self.config.peft_type != PeftType.LORA:
-            raise ModelError(
-                f"The adapter {self.name!r} is {self.config.peft_type.value}; federations support only LoRA."
-            )
+            raise ModelError(f"Adapter {self.name!r} is {self.config.peft_type.value}; federations support only LoRA.")
         self.tensors = _published(self.model, self.name)
 
     @property
@@ -143,7 +141,7 @@ def read_adapter(folder: Path | str) -> tuple[dict[str, torch.Tensor], dict[str,
     place = Path(folder).expanduser()
     for name in (WEIGHTS, CONFIG):
         if not (place / name).is_file():
-            raise NotFoundError(f"There is no {name} in {place}.", hint="Pass the folder of the unpacked adapter.")
+            raise NotFoundError(f"{name} not found in {place}.", hint="Pass the folder of the unpacked adapter.")
     return load_file(place / WEIGHTS), json.loads((place / CONFIG).read_text(encoding="utf-8"))
 
 

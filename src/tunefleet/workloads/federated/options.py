@@ -50,11 +50,13 @@ class Options:
         _among("upload_dtype", self.upload_dtype, get_args(UploadDtype))
         _among("on_refused", self.on_refused, get_args(OnRefused))
         if isinstance(self.sync_every_steps, bool) or self.sync_every_steps < 1:
-            raise InputError(f"sync_every_steps is {self.sync_every_steps}.", hint="Write a whole number from 1.")
+            raise InputError(f"sync_every_steps is {self.sync_every_steps}.", hint="Use a whole number of at least 1.")
         if self.attempt is not None and (isinstance(self.attempt, bool) or self.attempt < 1):
-            raise InputError(f"attempt is {self.attempt}.", hint="Count attempts from 1, or leave it out.")
+            raise InputError(f"attempt is {self.attempt}.", hint="Count attempts from 1, or remove it.")
         if self.mu is not None and self.mu < 0:
-            raise InputError(f"mu is {self.mu}.", hint="Write a number from 0; None uses the federation's setting.")
+            raise InputError(
+                f"mu is {self.mu}.", hint="Use a number of at least 0; None uses the federation's setting."
+            )
 
     @property
     def share(self) -> float:

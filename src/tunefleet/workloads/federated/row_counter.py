@@ -35,7 +35,7 @@ class RowCounter:
 
     def __init__(self, model: nn.Module, *, sequences_per_row: int = 1) -> None:
         if sequences_per_row < 1:
-            raise InputError(f"sequences_per_row is {sequences_per_row}.", hint="Write a whole number from 1.")
+            raise InputError(f"sequences_per_row is {sequences_per_row}.", hint="Use a whole number of at least 1.")
         self._per_row = sequences_per_row
         self._seen: int | torch.Tensor = 0
         self._hook = body_of(model).register_forward_pre_hook(self._count, with_kwargs=True)

@@ -49,7 +49,7 @@ def parse_share(text: str) -> float:
     form = _FORM.fullmatch(text.replace(" ", ""))
     share = float(form[1]) if form is not None and form[1] is not None else 1.0
     if form is None or not 0 < share <= 1:
-        raise InputError(f"reload is {text!r}.", hint="Write replace, or mix(A) with A above 0 and up to 1.")
+        raise InputError(f"reload is {text!r}.", hint="Use replace, or mix(A) with A above 0 and up to 1.")
     return share
 
 
@@ -185,7 +185,7 @@ class MomentPolicy:
                 return cls(name)
             case "scale" if 0 < factor < 1:
                 return cls("scale", factor)
-        raise InputError(f"optimizer_state is {text!r}.", hint="Write keep, reset, or scale(F) with F between 0 and 1.")
+        raise InputError(f"optimizer_state is {text!r}.", hint="Use keep, reset, or scale(F) with F between 0 and 1.")
 
     def apply(self, optimizer: Any, parameters: Mapping[str, nn.Parameter]) -> None:
         """Change the optimizer state of these parameters only.

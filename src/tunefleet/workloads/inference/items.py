@@ -79,7 +79,7 @@ def _of_dataset(data: PromptData, inputs: Mapping[str, str], workspace: Path, pa
     place = Place(str(data.url), inputs.get(POINTER), workspace, HubSet(data.name, data.revision))
     rows, origin = place.read(data.split, None)
     if len(rows) == 0:
-        raise DataError(f"{origin} has no rows.", hint="Name a dataset, split or slice that has some.")
+        raise DataError(f"{origin} has no rows.", hint="Choose a dataset, split or slice that has rows.")
     # Shuffled before sharding, so that all shards agree on the order.
     order = list(shuffled(len(rows), data.seed, data.buffer_size)) if data.shuffle else range(len(rows))
     places = [order[at] for at in positions_of(len(rows), part)]

@@ -36,7 +36,7 @@ def check(launch: Launch[PpoSpec]) -> None:
     if launch.parallelism != "ddp":
         raise InputError(
             f"PPO cannot train with {launch.parallelism}: each process needs the full model.",
-            hint="Leave `training.deepspeed` and `training.parallelism` out, or train an adapter with `lora`.",
+            hint="Remove `training.deepspeed` and `training.parallelism`, or train an adapter with `lora`.",
         )
 
 

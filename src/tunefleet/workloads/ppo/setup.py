@@ -176,7 +176,5 @@ def _content(parts: Parts, separator: str, place: Place) -> Content:
     if not parts.answer:
         return prompt
     if not isinstance(prompt, str):
-        raise DataError(
-            f"{place} has messages, to which no response can be appended.", hint="Leave response_field out."
-        )
+        raise DataError(f"{place} has messages, to which no response can be appended.", hint="Remove response_field.")
     return prompt + str(parts.answer[0]["content"])

@@ -80,7 +80,7 @@ def by_rule(wanted: Reward) -> Rule:
         for reward, answer in zip(rewards, given.answers, strict=True):
             if not math.isfinite(reward):
                 raise InputError(
-                    f"The reward {name} returned {reward} for the answer {beginning(answer)}.",
+                    f"Reward {name} returned {reward} for the answer {beginning(answer)}.",
                     hint="Return a finite number for every answer, 0 for no reward.",
                 )
         return rewards

@@ -104,7 +104,7 @@ def _check_installed(spec: ModelTrainingSpec) -> None:
         if importlib.util.find_spec(package) is None:
             raise MachineError(
                 f"The spec requests `{option}`, but the package {package} is not installed.",
-                hint=f"pip install {package} on the worker, or leave it out.",
+                hint=f"pip install {package} on the worker, or remove it.",
             )
 
 

@@ -95,7 +95,7 @@ def limit_gpu_memory(environment: Mapping[str, str] = os.environ) -> float | Non
     except ValueError:
         share = 0.0
     if not 0 < share <= 1:
-        raise InputError(f"{_SHARE} is {text!r}.", hint="Write a number above 0 and up to 1.")
+        raise InputError(f"{_SHARE} is {text!r}.", hint="Use a number above 0 and up to 1.")
     if not torch.cuda.is_available():
         return None
     for device in range(torch.cuda.device_count()):

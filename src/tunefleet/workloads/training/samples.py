@@ -113,7 +113,7 @@ def require_comparable(questions: list[EvalPrompt], match: ExactMatchSpec, porti
     if portion.shape.kind == "text":
         raise DataError(
             f"The rows of {portion.shape.origin} are texts without answers, so exact match cannot be computed.",
-            hint="Leave `evaluate.exact_match` out, or set prompt_column and response_column.",
+            hint="Remove `evaluate.exact_match`, or set prompt_column and response_column.",
         )
     if not questions:
         raise DataError(

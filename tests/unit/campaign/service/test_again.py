@@ -139,7 +139,7 @@ async def test_a_chunk_that_a_later_cycle_took_over_is_not_paid_for_again(
     await go(repository, await taken(repository, id_), to=None)
     with pytest.raises(ConflictError, match="Cycle 1 of daily took over the chunk of cycle 0"):
         await retries.retry(lab.core, ADA, id_, CampaignRetry(cycle=0))
-    with pytest.raises(ConflictError, match="Nothing of the campaign daily has failed"):
+    with pytest.raises(ConflictError, match="Nothing in campaign daily has failed"):
         await retries.retry(lab.core, ADA, id_, CampaignRetry())
     with pytest.raises(NotFoundError, match=r"has no cycle 9 \(cycles so far: 2\)"):
         await retries.retry(lab.core, ADA, id_, CampaignRetry(cycle=9))
@@ -246,7 +246,7 @@ async def test_models_of_the_same_name_are_told_apart_by_their_owners(lab: Lab, 
     with pytest.raises(ConflictError, match="Several users have a model daily: ada, bob"):
         await model_registry.get_version(lab.core, lab.admin, "daily")
     assert (await model_registry.get_version(lab.core, lab.admin, "daily", owner="ada")).owner == "ada"
-    with pytest.raises(NotFoundError, match="There is no model nightly"):
+    with pytest.raises(NotFoundError, match="Model nightly not found"):
         await model_registry.get_version(lab.core, ADA, "nightly")
 
 
@@ -324,7 +324,7 @@ async def test_a_task_whose_model_may_be_in_use_is_neither_removed_nor_pruned(
         await tasks.cancel(lab.core, lab.admin, task_id)
     await registered(repository, await taken(repository, id_), task_id=kept)
     await registered(repository, await taken(repository, id_), ARCHIVED, task_id=gone)
-    with pytest.raises(ConflictError, match=f"The run {kept} produced version 1 of the model daily"):
+    with pytest.raises(ConflictError, match=f"Run {kept} produced version 1 of model daily"):
         await tasks.remove(lab.core, lab.admin, kept)
     lab.clock.advance(HOUR)
     await prune.run(lab.core, HOUR / 2)

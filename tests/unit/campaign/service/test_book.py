@@ -151,7 +151,7 @@ async def test_a_step_that_fails_is_tried_again_and_holds_the_campaign_after_so_
     shown = await service.get(lab.core, ADA, "daily")
     assert shown.status is CampaignStatus.HELD
     why = "The step data of cycle 0 failed 3 times in a row: The provider answers 500."
-    assert shown.reason == f"Needs you: `tunefleet campaign retry daily`. {why}"
+    assert shown.reason == f"Action required: `tunefleet campaign retry daily`. {why}"
     assert shown.cycle is not None
     assert shown.cycle.status is CycleStatus.RUNNING
     assert await repository.due() == {}
@@ -288,7 +288,7 @@ async def test_a_file_that_this_version_refuses_holds_its_campaign_and_no_other(
     shown = {each.name: each for each in (await service.list_(lab.core, ADA)).items}
     assert (shown["broken"].status, shown["broken"].base_model) == (CampaignStatus.HELD, "org/model")
     assert "is not valid: samples_per_training" in (shown["broken"].reason or "")
-    needs = "Needs you: correct the campaign's file, then `tunefleet campaign start broken`. "
+    needs = "Action required: correct the campaign's file, then `tunefleet campaign start broken`. "
     assert (shown["broken"].reason or "").startswith(needs)
     line = (await history.read_log(lab.core, ADA, broken)).lines[-1]
     assert line.text.startswith(f"held: {needs}")

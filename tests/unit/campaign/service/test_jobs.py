@@ -98,14 +98,14 @@ async def test_the_same_name_of_two_people_is_two_campaigns(lab: Lab) -> None:
 async def test_only_its_owner_and_admins_steer_a_campaign(lab: Lab) -> None:
     id_ = await made(lab)
     for verb in (service.pause, service.resume, service.stop, service.start):
-        with pytest.raises(ForbiddenError, match="The campaign daily belongs to ada"):
+        with pytest.raises(ForbiddenError, match="Campaign daily belongs to ada"):
             await verb(lab.core, BOB, id_)
     viewer = Actor("key-v", "ada", "viewer")
     with pytest.raises(ForbiddenError):
         await service.pause(lab.core, viewer, id_)
     assert (await service.get(lab.core, viewer, id_)).name == "daily"
     assert (await service.pause(lab.core, ADMIN, id_)).reason == "root paused it."
-    with pytest.raises(NotFoundError, match="There is no campaign nightly"):
+    with pytest.raises(NotFoundError, match="Campaign nightly not found"):
         await service.get(lab.core, ADA, "nightly")
 
 
@@ -116,7 +116,7 @@ async def test_resume_says_what_it_takes_where_it_does_not_do(lab: Lab) -> None:
     await repository.failed(await taken(repository, id_), "No room on the disk.", fatal=False)
     with pytest.raises(ConflictError, match="No room on the disk") as held:
         await service.resume(lab.core, ADA, id_)
-    assert held.value.message.startswith("The campaign daily is held. Needs you: `tunefleet campaign retry daily`. ")
+    assert held.value.message.startswith("Campaign daily is held. Action required: `tunefleet campaign retry daily`. ")
     assert held.value.hint is None, "the reason says it"
     await service.stop(lab.core, ADA, id_)
     with pytest.raises(ConflictError, match="is stopped") as stopped:
@@ -136,7 +136,7 @@ async def test_a_campaign_acts_as_its_owner_while_that_one_has_a_key(lab: Lab) -
             await engine_token.authenticate(lab.core, wrong)
     assert token not in scrub(f"Bearer {token}")
     await api_keys.revoke(lab.core, lab.admin, made_key.id)
-    with pytest.raises(AuthError, match="ada, who owns the campaign daily, no longer has a key"):
+    with pytest.raises(AuthError, match="ada, who owns campaign daily, no longer has a key"):
         await engine_token.authenticate(lab.core, token)
 
 

@@ -95,7 +95,7 @@ async def test_a_budget_that_is_spent_holds_the_campaign_until_it_is_raised(
     state = await reached(repository, id_, StepName.SUBMIT)
     await repository.over_budget(state, BudgetError("1 are spent.", hint="Raise max_cost."))
     shown = await service.get(lab.core, ADA, id_)
-    needs = "Needs you: correct the campaign's file, then `tunefleet campaign start daily`."
+    needs = "Action required: correct the campaign's file, then `tunefleet campaign start daily`."
     assert (shown.status, shown.reason) == (CampaignStatus.HELD, f"{needs} 1 are spent. Raise max_cost.")
     assert await repository.take(id_, "one") is None
     await made(lab, budget={"max_cost": 2, "cost_per_task": 1}, start=True)

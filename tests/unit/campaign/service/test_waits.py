@@ -16,9 +16,9 @@ from tunefleet.campaign.service.status import same_reason
 from tunefleet.lifecycle.cycle import StepName
 from tunefleet.orchestrator.notifications.messages import campaign_text, spell_until
 
-RETRY = "Needs you: `tunefleet campaign retry daily`."
+RETRY = "Action required: `tunefleet campaign retry daily`."
 STEP = "The step data of cycle 0"
-START = "Needs you: correct the campaign's file, then `tunefleet campaign start daily`."
+START = "Action required: correct the campaign's file, then `tunefleet campaign start daily`."
 
 
 class Even(random.Random):
@@ -87,7 +87,7 @@ async def test_a_failure_is_logged_with_what_comes_next_and_when(
 
 async def test_a_command_that_an_error_names_stays_in_front(lab: Lab, repository: CampaignRepository) -> None:
     id_ = await made(lab, budget={"max_failures": 1})
-    error = "Needs you: `tunefleet campaign retry daily --from upload`. The task is gone."
+    error = "Action required: `tunefleet campaign retry daily --from upload`. The task is gone."
     await repository.failed(await taken(repository, id_), error, fatal=False)
     reason = (await service.get(lab.core, ADA, id_)).reason
     assert reason == f"{error} The step data of cycle 0 failed 1 times in a row."

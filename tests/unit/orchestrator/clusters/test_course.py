@@ -78,9 +78,9 @@ def test_a_job_that_waits_for_what_there_is_not_fails_its_task() -> None:
 
 
 def test_the_words_of_a_job_that_was_given_up_are_those_of_the_giving_up() -> None:
-    given_up = LEAVES._replace(barren=1, told="workers of 1 of its 2 nodes connected within 600 s")
+    given_up = LEAVES._replace(barren=1, told="only 1 of its 2 nodes connected within 600 s")
     assert step(given_up, "queued", OVER) == Step(
-        "end", "workers of 1 of its 2 nodes connected within 600 s (failed (NonZeroExitCode))"
+        "end", "only 1 of its 2 nodes connected within 600 s (failed (NonZeroExitCode))"
     )
 
 
@@ -95,7 +95,7 @@ def test_nodes_that_cannot_run_the_task_fail_it_once_all_are_there() -> None:
 
 def test_patience_with_nodes_ends() -> None:
     assert step(RAN_LONG, "queued", RUNNING, HALF) == Step(
-        "cancel", "workers of 1 of its 2 nodes connected within 600 s", barren=True
+        "cancel", "only 1 of its 2 nodes connected within 600 s", barren=True
     )
     assert step(RAN_LONG, "queued", RUNNING, HERE) == Step(
         "cancel", "none of its workers took the task within 600 s", barren=True
@@ -108,7 +108,7 @@ def test_patience_with_nodes_ends() -> None:
 def test_what_is_left_of_a_job_of_which_a_node_died_is_given_back() -> None:
     ran = RAN_LONG._replace(used=1)
     left = JobWorkers(("a",), online=1, over_at=NOW - 31)
-    why = "workers of 1 of its 2 nodes are left"
+    why = "only 1 of its 2 nodes still have a worker"
     assert step(ran, "queued", RUNNING, left) == Step("leave", why)
     assert step(ran, "queued", RUNNING, replace(left, ids=())) == Step("cancel", why)
     assert step(ran, "queued", RUNNING, replace(left, over_at=NOW - 29)) == Step("none"), "it may come back yet"
@@ -130,7 +130,7 @@ def test_a_job_that_is_frozen_or_just_being_requeued_is_not_given_back() -> None
 
 
 def test_nodes_that_something_else_kept_from_the_task_do_not_count_against_it() -> None:
-    held = JobWorkers(("a", "b"), held="waiting: 2 tasks of the project red run, and its quota is 2")
+    held = JobWorkers(("a", "b"), held="waiting: 2 tasks of project red run, and its quota is 2")
     assert step(RUNS, "queued", RUNNING, held) == Step("none")
     told = step(RAN_LONG, "queued", RUNNING, held)
     assert (told.act, told.barren) == ("cancel", False)

@@ -249,8 +249,8 @@ async def test_a_job_that_cannot_be_cancelled_does_not_hold_up_the_others(
         await tasks.cancel(field.lab.core, field.lab.admin, task_id)
     await field.look()
     assert [row.state for row in await field.rows()] == ["leaving", "leaving"]
-    assert [line for line in caplog.messages if "cannot cancel the job" in line] == [
-        f"slurm cannot cancel the job tunefleet-{task_id}-1: Slurm refuses: tunefleet-{task_id}-1 is not yours"
+    assert [line for line in caplog.messages if "cannot cancel job" in line] == [
+        f"slurm cannot cancel job tunefleet-{task_id}-1: Slurm refuses: tunefleet-{task_id}-1 is not yours"
         for task_id in (first, second)
     ]
 
@@ -320,9 +320,9 @@ async def test_nodes_of_which_too_few_come_are_given_back(field: Field) -> None:
     field.slurm.now("ended", "cancelled", withdrawn=True)
     await field.look()
     row = await field.row()
-    assert (row.barren, row.told) == (1, "workers of 1 of its 2 nodes connected within 600 s (cancelled)")
+    assert (row.barren, row.told) == (1, "only 1 of its 2 nodes connected within 600 s (cancelled)")
     assert (await field.why(task_id)).endswith(
-        "The last job ended: workers of 1 of its 2 nodes connected within 600 s (cancelled)."
+        "The last job ended: only 1 of its 2 nodes connected within 600 s (cancelled)."
     )
 
 
@@ -360,7 +360,7 @@ async def test_nodes_that_are_left_when_another_died_are_given_back_and_asked_fo
     await field.lab.sweep(32, alive=(one,))
     await field.look()
     row = await field.row()
-    assert (row.state, row.barren, row.told) == ("leaving", 0, "workers of 1 of its 2 nodes are left")
+    assert (row.state, row.barren, row.told) == ("leaving", 0, "only 1 of its 2 nodes still have a worker")
     assert (await one.exchange()).drain is True
     field.slurm.now("ended", "failed (NonZeroExitCode)")
     await field.look()

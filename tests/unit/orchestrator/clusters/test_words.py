@@ -61,7 +61,7 @@ async def test_an_engine_that_is_not_asked_is_a_fault_before_the_submit_and_at_i
 @pytest.mark.parametrize(
     ("engine", "gpu", "message", "hint"),
     [
-        ("slurm", "A100", "Slurm has its own names for GPUs and cannot select the type A100", "gpu_type: NAME"),
+        ("slurm", "A100", "Slurm uses its own GPU names and cannot select the type A100", "gpu_type: NAME"),
         ("ray", "RTX 4090", None, None),
         ("{type: slurm, gpu_type: a100}", "A100", None, None),
         ("{type: slurm, partition: a100}", "A100", None, None),

@@ -83,7 +83,7 @@ def test_keys_of_other_kinds(kind: str, path: str, kinds: list[str]) -> None:
     named = found.message.removeprefix("is only for ").removesuffix(" tasks").replace(" and ", ", ").split(", ")
     assert set(kinds) <= set(named)
     assert kind not in named
-    assert found.hint == INSTEAD.get(path, "leave it out")
+    assert found.hint == INSTEAD.get(path, "remove it")
 
 
 def test_every_hint_about_another_kind_is_about_a_key_that_a_kind_takes() -> None:

@@ -255,6 +255,11 @@ model:
   tokenizer: ./tokenizer
 verify: {forward: false, chat_template: true}
 """,
+    "push": """
+checkpoint: {load: {type: local, taskId: task-1, filename: final_lora}}
+push: {to: "hf://org/name", private: true, revision: v1, message: First round, force: true,
+       hf_token: "${secret:HUB_TOKEN}"}
+""",
     "evaluate": _GENERATES.replace("parallel: {enabled: true, max_shards: 4}\n", "").replace(
         "{path: ./b, adapter_id: two}", "{path: ./b, adapter_id: two, apply: runtime}"
     )
@@ -360,6 +365,10 @@ EXTRA: dict[str, list[str]] = {
         'engine: {type: slurm, partition: gpu, account: lab, qos: high, time: "4:00:00", constraint: ib, '
         "reservation: us, gpu_type: a100, exclusive: true}",
         "model: {source: {identifier: m}}\nengine: ray",
+    ],
+    "push": [
+        "checkpoint: {load: {path: ./weights}}\n"
+        'push: {to: "s3://bucket/models/x", access_key: "${secret:KEY}", secret_key: "${secret:SECRET}"}'
     ],
     "evaluate": [
         "model: {source: {identifier: m}}\nevaluations: [{type: loss, data: {path: a, eval: null, streaming: null}}]"

@@ -245,7 +245,7 @@ def test_who_waits_for_versions_hears_that_there_will_be_none() -> None:
     assert not ended.wait(0.2), "one that runs may have another version"
     standing.status = "completed"
     assert ended.wait(10)
-    assert [str(error) for error in refused] == ["The federation fed-1 is completed; it accepts no more updates."]
+    assert [str(error) for error in refused] == ["Federation fed-1 is completed; it accepts no more updates."]
     follower.close()
 
 

@@ -94,7 +94,7 @@ def test_a_folder_is_read_as_peft_saves_it(tmp_path: Path) -> None:
     hot_reload(model, tmp_path)
     theirs = LiveAdapter(source).tensors
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in LiveAdapter(model).tensors.items())
-    with pytest.raises(NotFoundError, match=r"no adapter_model\.safetensors"):
+    with pytest.raises(NotFoundError, match=r"adapter_model\.safetensors not found"):
         hot_reload(model, tmp_path / "elsewhere")
 
 

@@ -55,7 +55,7 @@ export function Actions({ campaign }: { campaign: CampaignDetail }) {
           onDo={() => move.mutate("stop")}
           onClose={() => setAsking(false)}
         >
-          The open cycle is abandoned and its task is cancelled. The models are kept, and you can start the campaign
+          The current cycle is abandoned and its task is cancelled. The models are kept, and you can start the campaign
           again.
         </Confirm>
       )}

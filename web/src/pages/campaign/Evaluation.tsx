@@ -27,7 +27,7 @@ export function Evaluation({
     <Plot
       title={
         <span className="row tight">
-          Held-out {metric} per version
+          Eval {metric} per version
           <label className="row tight small muted plain">
             <input type="checkbox" checked={withBase} onChange={(event) => setWithBase(event.target.checked)} />
             include base

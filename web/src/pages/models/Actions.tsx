@@ -21,6 +21,7 @@ import { Confirm } from "../../parts/bits";
 import { maySteer, useSession } from "../../parts/session";
 import { toast } from "../../parts/toasts";
 import { useStart } from "../playground/start";
+import { PushToHub } from "./Push";
 
 export function ModelActions({ model }: { model: Model }) {
   const { mayChange } = useSession();
@@ -45,6 +46,7 @@ export function ModelActions({ model }: { model: Model }) {
         Download {FORM_NAMES[form].toLowerCase()}, {bytes(artifact.size_bytes)}
       </a>
       {mayChange && <Exports model={model} />}
+      {mayChange && <PushToHub model={model} />}
       {mayChange && ["base", "full", "merged"].includes(form) && (
         <Link to="/train" search={{ model: artifact.id }} className="button">
           Fine-tune

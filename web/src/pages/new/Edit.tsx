@@ -38,7 +38,7 @@ export function Edit({
     <div className="page">
       <div className="row between">
         <h1>
-          New run <span className="muted">· {title}</span>
+          New workflow <span className="muted">· {title}</span>
         </h1>
         <div className="row tight">
           <Link to="/new" search={{}} className="button">

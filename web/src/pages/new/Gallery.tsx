@@ -13,7 +13,7 @@ export function Gallery() {
   return (
     <div className="page">
       <div className="row between">
-        <h1>New run {worker && <span className="muted">· on {worker}</span>}</h1>
+        <h1>New workflow {worker && <span className="muted">· on {worker}</span>}</h1>
         <DocsLink page="how-to/workflows">About workflow files</DocsLink>
       </div>
       <p className="muted">

@@ -130,7 +130,7 @@ function Choices({
           ))}
           <li>
             <span className="grow">
-              <strong>{shortName(BUILTIN)}</strong> <span className="muted small">built in, 2 M weights</span>
+              <strong>{shortName(BUILTIN)}</strong> <span className="muted small">built-in, 2M parameters</span>
             </span>
             <button type="button" disabled={busy} onClick={() => onChat(loadingOfName(BUILTIN))}>
               Chat

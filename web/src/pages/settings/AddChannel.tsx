@@ -50,7 +50,7 @@ export function AddChannel() {
             />
           </label>
           <label className="wide">
-            Address
+            Target
             <input
               value={wanted.to}
               required
@@ -76,7 +76,7 @@ export function AddChannel() {
                 checked={wanted.everyone}
                 onChange={(event) => setWanted({ ...wanted, everyone: event.target.checked })}
               />
-              All users' tasks
+              All users' runs
             </label>
           )}
         </fieldset>

@@ -67,7 +67,7 @@ function Buttons({ task }: { task: TaskAnswer }) {
     title: refusal(name),
   });
   const checkpoints = useQuery({ ...checkpointsQuery(task.id), enabled: isFinal(task.status) });
-  const nothing = checkpoints.data?.length === 0 ? "There is no checkpoint to resume from" : undefined;
+  const nothing = checkpoints.data?.length === 0 ? "No checkpoint to resume from" : undefined;
   const live = mine && task.status === "running" && task.desired === "run";
   const training = isTraining(task.kind);
   const final = isFinal(task.status);
@@ -171,7 +171,7 @@ function useRefusal(task: TaskAnswer): (command: string) => string | undefined {
   const supported = worker?.capabilities.executors.find((each) => each.kind === task.kind)?.heeds;
   return (command) => {
     if (task.worker_id === null) return "Shards run on several workers; they can only be cancelled";
-    if (task.merged_into) return `It runs as a part of ${task.merged_into}; it can only be cancelled`;
+    if (task.merged_into) return `Runs as part of ${task.merged_into}; it can only be cancelled`;
     if (supported && !supported.includes(command)) return `Runs of type ${task.kind} do not support this`;
     return undefined;
   };

@@ -20,6 +20,7 @@ import { Files } from "./Files";
 import { History } from "./History";
 import { Log } from "./Log";
 import { Predictions } from "./Predictions";
+import { Published } from "./Published";
 import { Result } from "./Result";
 import { Spec } from "./Spec";
 
@@ -67,6 +68,7 @@ function Shown({ task }: { task: TaskAnswer }) {
       {["pending", "queued"].includes(task.status) && <Waiting task={task} />}
       {task.error && <Fault task={task} />}
       {task.status === "completed" && training && <Result task={task} />}
+      {task.status === "completed" && task.kind === "push" && <Published task={task} />}
       {task.stalled_since && (
         <div className="note">
           Stalled: no output since <Time at={task.stalled_since} />.

@@ -64,7 +64,7 @@ export function Actions({ tasks, onDone, onEdit }: Props) {
   };
   const foreign = tasks.length - mine.length;
   const why = (some: TaskView[], otherwise: string) =>
-    some.length > 0 ? undefined : foreign === tasks.length ? "The selected runs belong to other owners" : otherwise;
+    some.length > 0 ? undefined : foreign === tasks.length ? "The selected runs belong to other users" : otherwise;
   const comparable = tasks.length >= 2 && tasks.length <= MOST_COMPARED;
   const only = tasks.length === 1 ? mine[0] : undefined;
   return (
@@ -143,7 +143,7 @@ const TITLES: Record<Confirmed, (count: number) => string> = {
   remove: (count) => (count === 1 ? "Delete this run?" : `Delete ${runs(count)}?`),
 };
 const CONSEQUENCES: Record<Confirmed, string> = {
-  cancel: "Running ones stop after the current step. Saved checkpoints are kept, and you can resume from them.",
+  cancel: "Active runs stop after the current step. Saved checkpoints are kept, and you can resume from them.",
   retry: "Each is submitted again as a new run with the same settings; the old one stays in the list.",
   remove: "Their metrics, logs, checkpoints and artifacts are deleted. This cannot be undone.",
 };

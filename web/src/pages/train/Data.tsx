@@ -21,7 +21,7 @@ const BUILTIN: readonly (Data & { about: string; kind: string })[] = [
     rows: 2000,
     characters: 250,
     kind: "messages",
-    about: "Built in: sentences, answered as JSON.",
+    about: "Built-in: sentences answered as JSON.",
   },
   {
     reference: "builtin:gsm8k",
@@ -31,7 +31,7 @@ const BUILTIN: readonly (Data & { about: string; kind: string })[] = [
     rows: 7473,
     characters: 900,
     kind: "prompt_response",
-    about: "Built in: grade school math with worked answers.",
+    about: "Built-in: grade school math with worked answers.",
   },
   {
     reference: "builtin:gsm8k-preferences",
@@ -41,7 +41,7 @@ const BUILTIN: readonly (Data & { about: string; kind: string })[] = [
     rows: 400,
     characters: 900,
     kind: "preference",
-    about: "Built in: a right and a wrong solution to each problem.",
+    about: "Built-in: a correct and an incorrect solution to each problem.",
   },
 ];
 

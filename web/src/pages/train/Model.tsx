@@ -27,7 +27,7 @@ export function ModelStep({
       <ul className="option-grid" aria-label="Models on this server">
         <Option
           title="gsm8k-llama-2m"
-          about="Built in, 2 M weights: trains in a minute on a CPU. For a first try."
+          about="Built-in, 2M parameters: trains in a minute on a CPU. Good for a first try."
           chosen={chosen === BUILTIN.identifier}
           onChoose={() => onChoose(BUILTIN)}
         />
@@ -123,7 +123,7 @@ function Hub({ chosen, onChoose }: { chosen: string; onChoose: (model: ModelChoi
 
 function aboutOf(model: HubModel): string {
   return [
-    model.weights ? `${count(model.weights)} weights` : "",
+    model.weights ? `${count(model.weights)} parameters` : "",
     model.downloads ? `${count(model.downloads)} downloads` : "",
     model.gated ? "gated: accept its license on the Hub, and set HF_TOKEN on the worker" : "",
   ]

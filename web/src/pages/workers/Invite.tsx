@@ -15,7 +15,7 @@ export function Invite() {
     mutationFn: () => ask(api.POST("/api/v1/invitations", { body: asked(wanted.name, wanted.tags) })),
     onSuccess: () => setWanted(EMPTY),
   });
-  if (!isAdmin) return <div className="muted">An administrator can create the command here.</div>;
+  if (!isAdmin) return <div className="muted">Administrators can create the command here.</div>;
   const submit = (event: FormEvent) => {
     event.preventDefault();
     invite.mutate();

@@ -31,7 +31,7 @@ export function Join() {
             <Copyable text={`pip install "$(curl -fsS ${location.origin}/install)"`} />
           </li>
           <li>
-            <strong>{way === "http" ? "Create a command to join, and run it there" : "Start it there"}</strong>
+            <strong>{way === "http" ? "Create a join command and run it there" : "Start it there"}</strong>
             {way === "http" ? <Invite /> : <Copyable text={commands(way, location.origin)} />}
           </li>
         </ol>
@@ -49,10 +49,10 @@ function commands(way: "redis" | "agent", here: string): string {
 
 const ABOUT: Record<Way, ReactNode> = {
   http:
-    "The worker opens all connections, so the machine needs no open port and can be behind NAT. The command to join " +
-    "works once, within 1 h; later starts need only “tunefleet worker”.",
+    "The worker only makes outbound connections, so the machine needs no open port and can be behind NAT. The command " +
+    "works once and expires after 1 hour. To start the worker later, “tunefleet worker” is enough.",
   redis: "For large fleets. Server and worker connect to the same Redis; files, logs and metrics still use HTTP.",
-  agent: "The agent polls for training runs and opens all connections. It restarts with the machine.",
+  agent: "The agent polls for training runs over outbound connections. It restarts with the machine.",
 };
 
 function Hint({ way }: { way: Way }) {
@@ -62,7 +62,7 @@ function Hint({ way }: { way: Way }) {
     <div className="small">
       {way === "agent" && <Key />}
       {location.hostname === "127.0.0.1" || location.hostname === "localhost" ? (
-        <> You opened this page on a loopback address. Other machines need the network address of the server.</>
+        <> You opened this page on a loopback address. Other machines need the server's network address.</>
       ) : null}
     </div>
   );

@@ -54,7 +54,7 @@ function Orders({ worker, gone, quiet }: { worker: WorkerView; gone: boolean; qu
           type="button"
           className={quiet}
           disabled={busy}
-          title="Takes no new runs; running ones finish"
+          title="Accepts no new runs; active runs finish"
           onClick={() => verb.mutate("cordon")}
         >
           Cordon
@@ -116,7 +116,7 @@ function Elastic({
       className={className}
       disabled={busy}
       title={
-        worker.elastic_disabled ? "Accept runs again" : "Takes no new runs until the queue grows or you wake it up"
+        worker.elastic_disabled ? "Accept runs again" : "Accepts no new runs until the queue grows or you wake it up"
       }
       onClick={() => onAsk(worker.elastic_disabled === true)}
     >

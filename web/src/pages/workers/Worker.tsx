@@ -38,7 +38,7 @@ function missing(id: string): ApiError {
     title: "Not found",
     status: 404,
     detail: `Worker ${id} not found.`,
-    hint: "It was removed or has another name.",
+    hint: "It was removed, or the name is wrong.",
   });
 }
 

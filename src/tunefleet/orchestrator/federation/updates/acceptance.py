@@ -118,7 +118,7 @@ class Accepted:
 def refuse_upload(connection: Connection, row: FederationRow, worker: str, attempt: int | None = None) -> None:
     """Raise if an update cannot count; called before its body is read."""
     if FederationStatus(row.status).final:
-        raise GoneError(f"The federation {row.id} is {row.status} and accepts no more updates.")
+        raise GoneError(f"Federation {row.id} is {row.status} and accepts no more updates.")
     spec = spec_of(row)
     if spec.participants is not None:
         if worker not in spec.participants:

@@ -111,7 +111,7 @@ def refuse_count(count: int, spec: FederationSpec) -> None:
 
 def _integer(name: str, text: str) -> int:
     if _INTEGER.fullmatch(text.strip()) is None:
-        raise InputError(f"The field {name} is {text[:50]!r}; it must be a non-negative integer.")
+        raise InputError(f"Field {name} is {text[:50]!r}; it must be a non-negative integer.")
     return int(text)
 
 
@@ -124,7 +124,7 @@ def _loss(texts: Mapping[str, str], name: str) -> float | None:
     except ValueError:
         value = float("nan")
     if not abs(value) < float("inf"):
-        raise InputError(f"The field {name} is {text[:50]!r}; it must be a finite number.")
+        raise InputError(f"Field {name} is {text[:50]!r}; it must be a finite number.")
     return value
 
 
@@ -317,7 +317,7 @@ async def expect_file(
     def operation(connection: Connection) -> tuple[FederationRow, bool]:
         row = find_to_take_part(connection, caller, reference)
         if FederationStatus(row.status).final:
-            raise GoneError(f"The federation {row.id} is {row.status} and accepts no more updates.")
+            raise GoneError(f"Federation {row.id} is {row.status} and accepts no more updates.")
         most = spec_of(row).max_update_bytes
         if size_bytes > most:
             raise too_large(most)

@@ -102,7 +102,7 @@ def _checkpoint_folder(load: CheckpointLoadSpec, pointer: str, inputs: Mapping[s
     folder = path if load.archive_format == "none" else unpacked_path(path, workspace)
     folder = folder / load.subdir if load.subdir is not None else only_folder(folder)
     if not folder.is_dir():
-        raise ModelError(f"The checkpoint {path} has no folder {load.subdir or folder.name}.")
+        raise ModelError(f"Checkpoint {path} has no folder {load.subdir or folder.name}.")
     return folder
 
 

@@ -82,12 +82,12 @@ def choose(
     if liger and not hardware.liger:
         raise MachineError(
             "The spec requests Liger kernels, which need an NVIDIA GPU and the package liger-kernel.",
-            hint="Install it on the worker, or leave `training.liger` out.",
+            hint="Install it on the worker, or remove `training.liger`.",
         )
     if attention == "flash_attention_2" and not hardware.flash_attention:
         raise MachineError(
             "The spec requests FlashAttention 2, which needs an NVIDIA GPU from Ampere on and the package flash-attn.",
-            hint="Install it on the worker, or leave `attn_implementation` out.",
+            hint="Install it on the worker, or remove `attn_implementation`.",
         )
     if attention is None:
         # FlashAttention has no float32 kernels.
@@ -105,7 +105,7 @@ def _compute(hardware: Hardware, *, bf16: bool | None, fp16: bool | None) -> Dty
         raise InputError("The spec requests both bf16 and fp16.", hint="Choose one of them.")
     if fp16:
         if hardware.device == "cpu":
-            raise MachineError("The spec requests fp16, which a CPU cannot train in.", hint="Use bf16 or leave it out.")
+            raise MachineError("The spec requests fp16, which a CPU cannot train in.", hint="Use bf16 or remove it.")
         return "float16"
     if bf16 and hardware.device == "cuda" and not hardware.bf16:
         raise MachineError(f"The spec requests bf16, which {hardware.name} does not have.", hint="Use fp16.")

@@ -67,7 +67,7 @@ def require_same(model: PreTrainedModel, lora: LoraSpec, folder: str) -> None:
             raise ModelError(
                 f"`lora.{name}` is {_formatted(wanted)}, but the loaded adapter has {_formatted(found)}: a loaded "
                 "adapter keeps its shape and scale.",
-                hint=f"Leave `lora.{name}` out, or start a new adapter without the loaded one.",
+                hint=f"Remove `lora.{name}`, or start a new adapter without the loaded one.",
             )
 
 
@@ -140,7 +140,7 @@ def _check_targets(model: PreTrainedModel, targets: Sequence[str] | Literal["all
         if any(model.get_submodule(name) is head for name in matched):
             raise ModelError(
                 f"`lora.target_modules` names the output head ({target!r}), whose adapter would never be trained.",
-                hint=f"Leave it out, or name it in `lora.modules_to_save`. {hint}",
+                hint=f"Remove it, or name it in `lora.modules_to_save`. {hint}",
             )
 
 
