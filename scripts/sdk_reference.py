@@ -20,6 +20,7 @@ NOUNS = (
     ("client.federations", resources.FederationVerbs),
     ("client.campaigns", resources.CampaignVerbs),
     ("client.models", resources.ModelVerbs),
+    ("client.endpoints", resources.EndpointVerbs),
     ("client.notifications", resources.NotificationVerbs),
     ("client.projects", resources.ProjectVerbs),
     ("client.keys", resources.KeyVerbs),

@@ -65,6 +65,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "page": ("tests/browser",),
     "real-model": ("tests/acceptance/test_real_model.py",),
+    "serving": ("tests/integration/serving",),
     "trainer-control": (
         "tests/acceptance/test_printed_guide.py",
         "tests/contract/trainer_control",
@@ -72,6 +73,7 @@ AREAS: Final[dict[str, tuple[str, ...]]] = {
         "tests/integration/control",
         "tests/integration/ranks",
     ),
+    "sweeps": ("tests/integration/sweeps",),
     "transport": (
         "tests/contract/transport",
         "tests/integration/nat",

@@ -267,6 +267,18 @@ class UnreachableError(TunefleetError):
     code = "unreachable"
 
 
+class UnavailableError(UnreachableError):
+    """What should answer is not ready.
+
+    Args:
+        retry_after_s: Seconds after which the client should try again.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None, retry_after_s: int = 5) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after_s = retry_after_s
+
+
 class NotLeadingError(UnreachableError):
     """Another server is the leader: the operation was not executed; a retry helps."""
 

@@ -116,7 +116,7 @@ def test_a_part_that_is_killed_before_its_first_checkpoint_counts_its_rows_once(
                 late.join()
             digest = str(standing()[0].sha256)
             update = UpdateCreate(worker="part-1", step=STEPS, num_examples=1, sha256=digest, config={}, attempt=1)
-            with pytest.raises(GoneError, match="Attempt 1 of part-1 is over"):
+            with pytest.raises(GoneError, match="Attempt 1 of part-1 was replaced by attempt 2"):
                 late.announce(update)
         client.federations.start(made.id)
         flow = client.workflows.wait(flow.id, timeout_s=240)

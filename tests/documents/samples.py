@@ -65,6 +65,11 @@ def _yaml(text: str) -> str | None:
     return None
 
 
+_SWEEP: Final = {"trials": 4, "parameters": {"training.learning_rate": [1e-4, 1e-3]}}
+_EVALUATED: Final = {"max_steps": 9, "eval_strategy": "steps", "eval_steps": 3}
+"""What an objective and a pruner need of a run."""
+
+
 def _parts(text: str) -> Iterator[str]:
     """Split what shows several ways to write one key."""
     keys = _TOP_KEY.findall(text)
@@ -85,6 +90,9 @@ def _attempts(data: Any) -> Iterator[dict[str, Any]]:
         yield _whole(_filled(data["spec"]))
     elif "taskType" in data:
         yield _whole(_filled(data))
+    elif data.keys() == {"sweep"}:
+        document = _whole(_task("lora_sft", {"training": _EVALUATED, "data": {**_ROWS, "eval": {"fraction": 0.1}}}))
+        yield {**document, "sweep": {**_SWEEP, **data["sweep"]}}
     else:
         for kind in _KINDS:
             yield _whole(_task(kind, data))

@@ -171,6 +171,16 @@ const federationRoute = createRoute({
   validateSearch: (given: Record<string, unknown>): { version?: number } => ({ version: whole(given.version, 1) }),
   component: lazyPage(() => import("./pages/Federation"), "Federation"),
 });
+const sweepsRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/sweeps",
+  component: lazyPage(() => import("./pages/Sweeps"), "Sweeps"),
+});
+const sweepRoute = createRoute({
+  getParentRoute: () => rootRoute,
+  path: "/sweeps/$name",
+  component: lazyPage(() => import("./pages/Sweep"), "Sweep"),
+});
 const campaignsRoute = createRoute({
   getParentRoute: () => rootRoute,
   path: "/campaigns",
@@ -232,6 +242,8 @@ const routeTree = rootRoute.addChildren([
   workflowRoute,
   workersRoute,
   workerRoute,
+  sweepsRoute,
+  sweepRoute,
   federationsRoute,
   federationRoute,
   campaignsRoute,

@@ -20,7 +20,7 @@ from tunefleet.api.routers import (
     blobs,
     campaigns,
     chat,
-    datasets,
+    endpoints,
     events,
     federations,
     guide,
@@ -36,6 +36,7 @@ from tunefleet.api.routers import (
     projects,
     reports,
     results,
+    sweeps,
     task_control,
     tasks,
     workers,
@@ -88,10 +89,23 @@ def create_app(core: ServerContext) -> FastAPI:
     app.state.lifetime = lifetime
     link.install(app)
     # Starlette matches routes in this order: the most frequent ones come first.
-    work = (workflows, listing, tasks, task_control, chat, reports, events, artifacts, datasets, blobs, results)
-    registry = (models, notifications, keys, projects, invitations, info)
+    work = (workflows, listing, tasks, task_control, chat, endpoints, reports, events)
+    files = (artifacts, blobs, results)
+    registry = (sweeps, models, notifications, keys, projects, invitations, info)
     compatible = (training, training_jobs, training_agents, federated, guide)
-    for module in (link, federations, *work, workers, campaigns, *registry, *compatible, install, pages, static_ui):
+    for module in (
+        link,
+        federations,
+        *work,
+        *files,
+        workers,
+        campaigns,
+        *registry,
+        *compatible,
+        install,
+        pages,
+        static_ui,
+    ):
         # Not `include_router`: the scope's route would lack the prefix, and audit log and metrics record its path.
         app.router.routes.extend(module.router.routes)
     app.mount(pages.ASSETS_PATH, pages.assets())

@@ -202,6 +202,8 @@ require_worker = _role("admin", "worker")
 Reader = Annotated[Actor, Depends(require_reader)]
 Member = Annotated[Actor, Depends(_role(*_MEMBERS))]
 Admin = Annotated[Actor, Depends(require_admin)]
+# May send requests to endpoints; services decide to which.
+EndpointCaller = Annotated[Actor, Depends(_role(*_MEMBERS, "endpoint"))]
 WorkerKey = Annotated[Actor, Depends(require_worker)]
 OwnAttempt = Annotated[AttemptActor, Depends(_own_attempt)]
 AnyAttempt = Annotated[AttemptActor, Depends(_any_attempt)]

@@ -26,7 +26,9 @@ from tunefleet.orchestrator.ha.leader_election import Election, keep_place
 from tunefleet.orchestrator.leadership import fenced
 from tunefleet.orchestrator.notifications.delivery import DeliveryLoop
 from tunefleet.orchestrator.scheduling import autoscaling, reaper, scheduler
+from tunefleet.orchestrator.serving import endpoint_usage
 from tunefleet.orchestrator.storage import artifacts, capacity, verification
+from tunefleet.orchestrator.sweeps.controller import SweepController
 from tunefleet.orchestrator.tasks import federation_settlement as task_settlement
 from tunefleet.orchestrator.tasks.fan_out import SHARD_MERGE_TOPIC
 from tunefleet.orchestrator.workflows import shard_merge
@@ -146,6 +148,7 @@ class Lifetime:
             "settling": self._loop("settling", self._settle),
             "sweep": self._loop("sweep", lambda: reaper.run_once(self.core), every_s=SWEEP_S),
             "scrub": self._loop("scrub", lambda: verification.run_for_a_while(self.core)),
+            "usage": self._loop("usage", lambda: endpoint_usage.flush(self.core), every_s=endpoint_usage.FLUSH_S),
             "garbage": self._loop("garbage", lambda: artifacts.collect_garbage(self.core), every_s=GARBAGE_S),
         }
         self._nodes = ClusterReconciler(self.core, self.url)
@@ -154,6 +157,7 @@ class Lifetime:
         loops["notifications"] = self._loop("notifications", self._delivery_loop.run_once)
         self._rounds = RoundScheduler(self.core)
         loops["rounds"] = self._loop("rounds", self._rounds.run_once)
+        loops["sweeps"] = self._loop("sweeps", SweepController(self.core).run_once)
         if self.url is not None:
             loops["campaigns"] = self._loop("campaigns", self._run_campaigns)
         redis_address = address_of(self.core.settings)

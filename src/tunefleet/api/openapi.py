@@ -15,8 +15,9 @@ from pydantic.json_schema import models_json_schema
 
 from tunefleet.api import problem_details
 from tunefleet.api.routers.campaigns import CampaignApply
-from tunefleet.schemas import chat, federated, live
+from tunefleet.schemas import chat, endpoints, federated, live
 from tunefleet.schemas.api import PROBLEM_PREFIX, Problem, SubmitRequest
+from tunefleet.schemas.sweep import SweepCreate
 from tunefleet.schemas.training_protocol import jobs, reports, training
 from tunefleet.schemas.worker_link import ExchangeRequest, JournalBatch, RegisterRequest
 from tunefleet.spec.options.federation_options import FederationSpec
@@ -25,6 +26,7 @@ TAGS: Final = [
     {"name": "workflows", "description": "Submit, validate and manage workflows."},
     {"name": "tasks", "description": "List, inspect, retry and cancel tasks."},
     {"name": "control", "description": "Pause, resume and stop running tasks; commands and checkpoints."},
+    {"name": "endpoints", "description": "Models behind an OpenAI-compatible API."},
     {"name": "chat", "description": "Chat with a model that a worker has loaded."},
     {"name": "reports", "description": "Journal, metrics and logs of tasks."},
     {"name": "events", "description": "Events, as a list and as a resumable stream."},
@@ -37,6 +39,7 @@ TAGS: Final = [
     {"name": "campaigns", "description": "Continuous training, one chunk of data per cycle."},
     {"name": "models", "description": "Model versions that campaigns produce, and which one is promoted."},
     {"name": "training", "description": "Backend of training agents: jobs, reports, polls."},
+    {"name": "sweeps", "description": "Hyperparameter sweeps: trials, leaderboards, parameter importance."},
     {"name": "notifications", "description": "Notification channels and deliveries."},
     {"name": "keys", "description": "API keys, login links and browser sessions."},
     {"name": "projects", "description": "Projects that share the fleet: quotas, usage and cost; the audit log."},
@@ -44,6 +47,7 @@ TAGS: Final = [
 ]
 _BYTES_BODIES: Final[tuple[type[BaseModel], ...]] = (
     SubmitRequest,
+    SweepCreate,
     ExchangeRequest,
     RegisterRequest,
     JournalBatch,
@@ -51,6 +55,8 @@ _BYTES_BODIES: Final[tuple[type[BaseModel], ...]] = (
     FederationSpec,
     chat.ChatPoll,
     chat.ChatPiece,
+    endpoints.RelayPoll,
+    endpoints.ResponseFrames,
     Problem,
     live.LiveHello,
     live.LiveEvents,
@@ -100,6 +106,18 @@ _EXAMPLE_PARAMETERS: Final = {
     "worker": "lab-3",
     "digest": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
 }
+SWEEP: Final = """apiVersion: tunefleet/v1
+metadata: {name: rates}
+spec:
+  taskType: lora_sft
+  model: {source: {identifier: "builtin:gsm8k-llama-2m"}}
+  data: {path: "builtin:extraction", messages_field: messages, eval: {split: test}}
+  training: {max_steps: 100}
+sweep:
+  trials: 8
+  parameters:
+    training.learning_rate: {min: 1e-5, max: 1e-2, log: true}
+"""
 DOCUMENT: Final = """apiVersion: tunefleet/v1
 kind: Workflow
 metadata:
@@ -115,6 +133,7 @@ _TOKEN: Final = "att-0123456789ab.2cf24dba5fb0a30e26e83b2ac5b9e29e"
 _FILE: Final = {"path": "train.jsonl", "digest": _DIGEST, "size_bytes": 5}
 _TASK_BODIES: Final[dict[str, dict[str, Any]]] = {
     "SubmitRequest": {"document": DOCUMENT, "filename": "hello.yaml"},
+    "SweepCreate": {"document": SWEEP, "filename": "sweep.yaml"},
     "TaskEdit": {"name": "baseline", "tags": ["sweep"], "notes": "Warm-up is too short."},
     "CloneRequest": {"overrides": {"training.learning_rate": 1e-4}},
     "RetryRequest": {"overrides": {"stages.train.spec.training.learning_rate": 1e-4}},
@@ -124,6 +143,8 @@ _TASK_BODIES: Final[dict[str, dict[str, Any]]] = {
     "ElasticRequest": {"enabled": False},
     "ChatRequest": {"messages": [{"role": "user", "content": "How many are 2 dozen eggs?"}], "model": "tuned"},
     "ChatPoll": {"ready": True, "models": ["base", "tuned"], "wait_s": 0.0},
+    "RelayPoll": {"ready": True, "models": ["support-bot"], "wait_s": 0.0},
+    "ResponseFrames": {"frames": [{"id": "call-1", "status": 200, "content_type": "application/json", "end": True}]},
     "ChatPiece": {"text": "24", "finish": "stop", "usage": {"prompt_tokens": 9, "completion_tokens": 1}},
     "ManyRequest": {"action": "cancel", "task_ids": ["task-0123456789ab"]},
     "SessionRequest": {"code": "Zm9yIG9uZSB1c2Ugb25seSwgdGVuIG1pbnV0ZXM"},

@@ -24,8 +24,10 @@ from tunefleet.errors import (
     SpecError,
     TooManyError,
     TunefleetError,
+    UnavailableError,
 )
 from tunefleet.schemas.api import PROBLEM_PREFIX, Problem
+from tunefleet.schemas.endpoints import openai_error
 from tunefleet.validation_errors import faults, summary
 
 log = logging.getLogger(__name__)
@@ -72,6 +74,7 @@ _CODES_OF_STATUS: Final = {
     415: "unsupported_media_type",
 }
 _MAX_FAULTS: Final = 50
+_KEPT_HEADERS: Final = frozenset({"retry-after", "www-authenticate", "allow", "connection"})
 
 
 def problem(
@@ -101,7 +104,8 @@ def problem(
 def from_error(error: TunefleetError, *, status: int | None = None) -> Response:
     """Translate an error; an unknown code becomes 500."""
     status = status or STATUSES.get(error.code, 500)
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or error.detail:
+    expected = isinstance(error, UnavailableError)  # such as while a model is loading
+    if (status >= HTTPStatus.INTERNAL_SERVER_ERROR and not expected) or error.detail:
         log.warning("%s: %s (%s)", error.code, error.message, error.detail or "no detail", exc_info=status == 500)
     return problem(
         error.code if error.code in STATUSES else "error",
@@ -115,7 +119,7 @@ def from_error(error: TunefleetError, *, status: int | None = None) -> Response:
 
 
 def _headers_of(error: TunefleetError, status: int) -> Mapping[str, str] | None:
-    if isinstance(error, TooManyError):
+    if isinstance(error, TooManyError | UnavailableError):
         return {"Retry-After": str(error.retry_after_s)}
     if isinstance(error, NotLeadingError):
         return {"Retry-After": "1"}
@@ -143,12 +147,22 @@ async def _half_a_character(_: Request, __: Exception) -> Response:
     return problem("request_invalid", "A string in the request contains a lone surrogate.", hint="Send valid UTF-8.")
 
 
+def for_path(path: str, response: Response) -> Response:
+    """Return problem details in OpenAI's format, if the path belongs to an endpoint."""
+    if not path.startswith("/serve/"):
+        return response
+    found = Problem.model_validate_json(bytes(response.body))
+    body = openai_error(response.status_code, found.detail, found.type.removeprefix(PROBLEM_PREFIX), found.hint)
+    kept = {name: value for name, value in response.headers.items() if name in _KEPT_HEADERS}
+    return Response(orjson.dumps(body), response.status_code, kept, "application/json")
+
+
 def install(app: FastAPI, require_known: Callable[[Request], Awaitable[None]]) -> None:
-    """Turn every failure of the app into problem details."""
+    """Turn every failure of the app into problem details, or into what clients of an endpoint expect."""
 
     @app.exception_handler(TunefleetError)
-    async def ours(_: Request, error: TunefleetError) -> Response:
-        return from_error(error)
+    async def ours(request: Request, error: TunefleetError) -> Response:
+        return for_path(request.url.path, from_error(error))
 
     async def to_known(request: Request, answer: Response) -> Response:
         """Return 401 or 403 instead for a caller without a valid key."""
@@ -186,7 +200,7 @@ def install(app: FastAPI, require_known: Callable[[Request], Awaitable[None]]) -
             405: f"{request.url.path} does not support {request.method}.",
         }
         detail = known.get(error.status_code, str(error.detail))
-        response = problem(code, detail, status=error.status_code, headers=error.headers)
+        response = for_path(request.url.path, problem(code, detail, status=error.status_code, headers=error.headers))
         # FastAPI's status for a body that is not text.
         return await to_known(request, response) if error.status_code == HTTPStatus.BAD_REQUEST else response
 
@@ -199,9 +213,10 @@ def install(app: FastAPI, require_known: Callable[[Request], Awaitable[None]]) -
     async def unexpected(request: Request, _: Exception) -> Response:
         # Starlette raises the exception again after this answer, so uvicorn logs its traceback.
         log.error("Internal error in %s %s.", request.method, request.url.path)
-        return problem(
+        response = problem(
             "internal", "The server encountered an internal error.", hint="See the traceback in the server's log."
         )
+        return for_path(request.url.path, response)
 
 
 def _fault(fault: Fault) -> dict[str, Any]:

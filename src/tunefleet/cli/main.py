@@ -29,6 +29,8 @@ class Root(LazyGroup):
         Entry("up", "local_cluster.up:up", "Start a server and a worker on this machine.", START),
         Entry("login", "server.key_commands:login", "Save a server's URL and key, or print a login link.", START),
         Entry("submit", "tasks.submit:submit", "Submit a workflow file and upload the local files it names.", WORK),
+        Entry("sweep", "tasks.sweep_commands:sweep", "Start a hyperparameter sweep over a workflow file.", WORK),
+        Entry("sweeps", "tasks.sweep_commands:app", "List, show and stop hyperparameter sweeps.", WORK),
         Entry("follow", "tasks.submit:follow", "Follow a run or a workflow live until it ends.", WORK),
         Entry(
             "validate", "tasks.submit:validate", "Validate a workflow file and list every error with its line.", WORK
@@ -36,6 +38,13 @@ class Root(LazyGroup):
         Entry("graph", "tasks.graph:graph", "Draw the dependency graph of a workflow.", WORK),
         Entry("preview", "models.data_commands:preview", "Preview the training data: trained and masked tokens.", WORK),
         Entry("chat", "models.chat_commands:chat", "Chat with a model, or with the result of a training run.", WORK),
+        Entry(
+            "serve",
+            "models.serve_commands:serve",
+            "Serve a model as an OpenAI-compatible endpoint.",
+            WORK,
+        ),
+        Entry("endpoints", "models.serve_commands:app", "List and stop endpoints.", WORK),
         Entry("ls", "tasks.task_commands:ls", "List runs or workflows, newest first.", WORK),
         Entry("show", "tasks.show:show", "Show the summary of a run or a workflow.", WORK),
         Entry("why", "tasks.why:why", "Explain why a run is pending, worker by worker.", WORK),

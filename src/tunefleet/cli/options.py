@@ -66,6 +66,10 @@ def _campaigns(client: Any) -> list[tuple[str, str]]:
     return [(each.name, each.status.value) for each in client.campaigns.list(limit=100).items]
 
 
+def _sweeps(client: Any) -> list[tuple[str, str]]:
+    return [(each.id, f"{each.name}, {each.status}") for each in client.sweeps.list(limit=100).items]
+
+
 def _models(client: Any) -> list[tuple[str, str]]:
     found = client.models.list(limit=100).items
     return [(name, "model") for name in dict.fromkeys(each.name for each in found)]
@@ -78,6 +82,7 @@ complete_worker = _completer(_workers)
 complete_channel = _completer(_channels)
 complete_federation = _completer(_federations)
 complete_campaign = _completer(_campaigns)
+complete_sweep = _completer(_sweeps)
 complete_model = _completer(_models)
 
 

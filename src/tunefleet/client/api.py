@@ -13,6 +13,7 @@ from tunefleet.client.connection import resolve
 from tunefleet.client.routes import administration_routes, workflow_routes
 from tunefleet.client.transport import AsyncTransport, Policy, Transport
 from tunefleet.client.verb import ApiMethod, Awaited, Blocking
+from tunefleet.schemas.sweep import SweepDetail
 
 
 class ServerVerbs:
@@ -68,6 +69,8 @@ class Client(ServerVerbs, Blocking):
         self.federations = resources.Federations(self.transport)
         self.campaigns = resources.Campaigns(self.transport)
         self.models = resources.Models(self.transport)
+        self.endpoints = resources.Endpoints(self.transport)
+        self.sweeps = resources.Sweeps(self.transport)
 
     def __enter__(self) -> Client:
         return self
@@ -118,6 +121,21 @@ class Client(ServerVerbs, Blocking):
             run.wait()
         return run
 
+    def sweep(
+        self,
+        source: Path | str | Mapping[str, Any],
+        *,
+        overrides: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+        on_progress: transfer.OnProgress = transfer.ignore_progress,
+    ) -> SweepDetail:
+        """Create a sweep from a workflow file with `sweep`; arguments and errors are those of `submit`."""
+        from tunefleet.client.submission import submit_sweep
+
+        return self.transport.run(
+            submit_sweep(source, overrides=overrides, idempotency_key=idempotency_key, on_progress=on_progress)
+        )
+
 
 class AsyncClient(ServerVerbs, Awaited):
     """A server's API, asynchronous; arguments and errors are those of `Client`.
@@ -150,6 +168,8 @@ class AsyncClient(ServerVerbs, Awaited):
         self.federations = resources.AsyncFederations(self.transport)
         self.campaigns = resources.AsyncCampaigns(self.transport)
         self.models = resources.AsyncModels(self.transport)
+        self.endpoints = resources.AsyncEndpoints(self.transport)
+        self.sweeps = resources.AsyncSweeps(self.transport)
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -186,3 +206,18 @@ class AsyncClient(ServerVerbs, Awaited):
         if wait:
             await run.wait()
         return run
+
+    async def sweep(
+        self,
+        source: Path | str | Mapping[str, Any],
+        *,
+        overrides: Mapping[str, Any] | None = None,
+        idempotency_key: str | None = None,
+        on_progress: transfer.OnProgress = transfer.ignore_progress,
+    ) -> SweepDetail:
+        """Create a sweep from a workflow file with `sweep`; see `Client.sweep`."""
+        from tunefleet.client.submission import submit_sweep
+
+        return await self.transport.run(
+            submit_sweep(source, overrides=overrides, idempotency_key=idempotency_key, on_progress=on_progress)
+        )

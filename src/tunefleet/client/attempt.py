@@ -13,11 +13,12 @@ from typing import Any
 from tunefleet.client import transfer
 from tunefleet.client.connection import Connection, normalise
 from tunefleet.client.direct import DirectSender, StoreReach
-from tunefleet.client.routes import chat_routes, workflow_routes
+from tunefleet.client.routes import chat_routes, serving_routes, workflow_routes
 from tunefleet.client.throttle import Throttle
 from tunefleet.client.transport import Policy, Transport
 from tunefleet.schemas.api import ArtifactView
 from tunefleet.schemas.chat import ChatPiece, ChatPoll, ChatTurns
+from tunefleet.schemas.endpoints import FramesReceipt, RelayedRequests, RelayPoll, ResponseFrames
 from tunefleet.schemas.worker_guide import ResultFile
 from tunefleet.schemas.worker_link import JournalBatch
 
@@ -124,6 +125,14 @@ class AttemptClient:
     def chat_piece(self, task_id: str, turn_id: str, piece: ChatPiece) -> bool:
         """Send a piece of an answer; returns whether the client is still connected, raises as `chat_turns` does."""
         return not self._transport.run(chat_routes.tell_piece(task_id, turn_id, piece)).gone
+
+    def endpoint_requests(self, task_id: str, poll: RelayPoll) -> RelayedRequests:
+        """Poll for the requests of an endpoint, for as long as `poll` sets; raises as `chat_turns` does."""
+        return self._transport.run(serving_routes.fetch_requests(task_id, poll))
+
+    def endpoint_frames(self, task_id: str, frames: ResponseFrames) -> FramesReceipt:
+        """Send parts of responses; raises as `chat_turns` does."""
+        return self._transport.run(serving_routes.send_frames(task_id, frames))
 
     def result_files(self, task_id: str) -> tuple[ResultFile, ...]:
         """List the files of the task, or of one that it reads, each with a signed link.

@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 
 from tunefleet.client import transfer
 from tunefleet.client.call import Call, Emit, Flow, NextLine, OpenLines, Pause, ServerEvent, SseReader, Stream, ask
-from tunefleet.client.routes import workflow_routes
+from tunefleet.client.routes import sweep_routes, workflow_routes
 from tunefleet.errors import ConflictError, NotFoundError, UnreachableError
 from tunefleet.lifecycle.task import TaskStatus
 from tunefleet.schemas.api import (
@@ -24,6 +24,7 @@ from tunefleet.schemas.api import (
     WorkflowDetail,
     WorkflowView,
 )
+from tunefleet.schemas.sweep import SweepDetail
 
 T = TypeVar("T")
 _POLL_S: Final = 0.5
@@ -76,6 +77,27 @@ def wait_for_workflow(
     if workflow.status == "running":
         raise TimeoutError(f"{workflow.id} is still running after {timeout_s} s; it continues.")
     return workflow
+
+
+def wait_for_sweep(
+    sweep_id: str,
+    *,
+    timeout_s: float | None = None,
+    on_update: Callable[[SweepDetail], None] | None = None,
+) -> Flow[SweepDetail]:
+    """Wait until a sweep has ended; survives a restart of the server.
+
+    Args:
+        timeout_s: Seconds to wait; `None` waits forever.
+        on_update: Called with the result of each poll.
+
+    Raises:
+        TimeoutError: If it has not ended in time; the sweep continues.
+    """
+    sweep = yield from _wait(sweep_routes.get_sweep(sweep_id), timeout_s, lambda sweep: sweep.status.final, on_update)
+    if not sweep.status.final:
+        raise TimeoutError(f"{sweep.id} is still {sweep.status} after {timeout_s} s; it continues.")
+    return sweep
 
 
 def _wait(

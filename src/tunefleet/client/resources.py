@@ -10,6 +10,8 @@ from tunefleet.client.routes import (
     campaign_routes,
     chat_routes,
     federation_routes,
+    serving_routes,
+    sweep_routes,
     workflow_routes,
 )
 from tunefleet.client.verb import (
@@ -114,6 +116,14 @@ class WorkerVerbs:
     remove = ApiMethod(workflow_routes.remove_worker)
 
 
+class EndpointVerbs:
+    """Methods of endpoints: models behind an OpenAI-compatible API."""
+
+    list = ApiMethod(serving_routes.list_endpoints)
+    get = ApiMethod(serving_routes.get_endpoint)
+    stop = ApiMethod(serving_routes.stop_endpoint)
+
+
 class KeyVerbs:
     """Methods of API keys."""
 
@@ -188,6 +198,17 @@ class CampaignVerbs:
     watch = Iteration(campaign_routes.watch_campaign)
 
 
+class SweepVerbs:
+    """Methods of sweeps: searches over hyperparameters, whose trials are runs."""
+
+    list = ApiMethod(sweep_routes.list_sweeps)
+    get = ApiMethod(sweep_routes.get_sweep)
+    wait = ApiMethod(flows.wait_for_sweep)
+    importance = ApiMethod(sweep_routes.sweep_importance)
+    stop = ApiMethod(sweep_routes.stop_sweep)
+    remove = ApiMethod(sweep_routes.remove_sweep)
+
+
 class ModelVerbs:
     """Methods of models: versions that campaigns produce, and which one is promoted."""
 
@@ -257,6 +278,14 @@ class AsyncWorkers(WorkerVerbs, Awaited):
     """Workers, asynchronously."""
 
 
+class Endpoints(EndpointVerbs, Blocking):
+    """Endpoints, synchronously."""
+
+
+class AsyncEndpoints(EndpointVerbs, Awaited):
+    """Endpoints, asynchronously."""
+
+
 class Keys(KeyVerbs, Blocking):
     """API keys, synchronously."""
 
@@ -295,6 +324,14 @@ class Campaigns(CampaignVerbs, Blocking):
 
 class AsyncCampaigns(CampaignVerbs, Awaited):
     """Campaigns, asynchronously."""
+
+
+class Sweeps(SweepVerbs, Blocking):
+    """Sweeps, synchronously."""
+
+
+class AsyncSweeps(SweepVerbs, Awaited):
+    """Sweeps, asynchronously."""
 
 
 class Models(ModelVerbs, Blocking):

@@ -15,9 +15,10 @@ from typing import Any, Final
 from tunefleet.client import transfer
 from tunefleet.client.call import Flow, ask, work
 from tunefleet.client.local_data import check_file
-from tunefleet.client.routes import workflow_routes
+from tunefleet.client.routes import sweep_routes, workflow_routes
 from tunefleet.errors import DataError, Fault, InputError, ModelError, SpecError
 from tunefleet.schemas.api import SubmitRequest, TaskDetail, WorkflowDetail
+from tunefleet.schemas.sweep import SweepCreate, SweepDetail
 from tunefleet.spec import LocalPath, TaskSpec, Workflow, local_paths, override_document
 from tunefleet.spec.base import BUILTIN_DATASETS, BUILTIN_PREFIX
 from tunefleet.spec.documents.fault_messages import below_path
@@ -182,6 +183,31 @@ def submit(
     request = SubmitRequest(document=document, filename=filename, inputs=inputs, strict=strict)
     try:
         return (yield from ask(workflow_routes.create_workflow(request, idempotency_key or uuid.uuid4().hex)))
+    except SpecError as error:
+        raise SpecError(error.faults, filename=filename) from None
+
+
+def submit_sweep(
+    source: Path | str | Mapping[str, Any],
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    idempotency_key: str | None = None,
+    on_progress: transfer.OnProgress = transfer.ignore_progress,
+) -> Flow[SweepDetail]:
+    """Validate a workflow file with `sweep`, upload the local files that it names, and create the sweep.
+
+    Raises:
+        SpecError: If the workflow file is invalid, or a file that it names is missing; lists every error.
+        InputError: If the workflow file itself does not exist.
+        UnreachableError: If the server does not respond.
+    """
+    text, file = read_document(source)
+    filename, folder = str(file) if file else None, file.parent if file else Path()
+    document, workflow = yield from work(lambda: read_workflow(text, overrides or {}, folder, filename=filename))
+    inputs = yield from _push_local_files(workflow, folder, on_progress)
+    request = SweepCreate(document=document, filename=filename, inputs=inputs)
+    try:
+        return (yield from ask(sweep_routes.create_sweep(request, idempotency_key or uuid.uuid4().hex)))
     except SpecError as error:
         raise SpecError(error.faults, filename=filename) from None
 

@@ -22,6 +22,7 @@ class KeyRow(NamedTuple):
     created_at: float
     last_used_at: float | None
     revoked_at: float | None
+    endpoint: str | None = None
 
 
 class WorkflowRow(NamedTuple):

@@ -127,6 +127,8 @@ class JobExecutor(Executor):
 
     serves_chat: ClassVar[bool] = False
     """Whether its jobs are chats; the worker relays the turns (`runtime.chat_channel`)."""
+    serves_http: ClassVar[bool] = False
+    """Whether its jobs are HTTP servers; the worker relays the requests to `runtime.chat_channel.http_socket`."""
 
     def unavailable_reason(self) -> str | None:
         """Return why this machine cannot run the kind; by default, whether its environment is not ready."""

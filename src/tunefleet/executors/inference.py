@@ -1,4 +1,4 @@
-"""`inference`: runs prompts through a model; `embedding`: computes vectors; `chat`: answers turns."""
+"""Task kinds that load a model to use it: `inference`, `embedding` (vectors), `chat` and `serve` (an endpoint)."""
 
 from __future__ import annotations
 
@@ -60,5 +60,23 @@ class ChatExecutor(JobExecutor):
 
     def outputs(self, folder: JobFolder) -> list[Output]:
         """Return nothing: a chat leaves no files."""
+        del folder
+        return []
+
+
+class ServeExecutor(JobExecutor):
+    """Runs an OpenAI-compatible HTTP server, to which the worker relays requests."""
+
+    kind = "serve"
+    program = "tunefleet.workloads.serve:main"
+    engine = True
+    serves_http = True
+
+    def unavailable_reason(self) -> str | None:
+        """Return which libraries are missing."""
+        return missing("torch", "transformers", "peft", "accelerate", extra="train")
+
+    def outputs(self, folder: JobFolder) -> list[Output]:
+        """Return nothing: an endpoint leaves no files."""
         del folder
         return []

@@ -68,6 +68,7 @@ class Meters:
         Info("tunefleet_server", "Version of the server.", registry=registry).info({"version": tunefleet.__version__})
         self._tasks(registry)
         self._traffic(registry)
+        self._serving(registry)
         self._storing(registry)
         self._learning(registry)
         self._initialize_series()
@@ -155,6 +156,28 @@ class Meters:
             "tunefleet_notifications",
             "Notification delivery attempts, by format and outcome (sent, later, failed).",
             ["format", "outcome"],
+            registry=registry,
+        )
+
+    def _serving(self, registry: CollectorRegistry) -> None:
+        self.endpoint = Bounded()
+        self.endpoint_requests = Counter(
+            "tunefleet_endpoint_requests",
+            "Requests to endpoints, by the status class of the response (0xx: the client left before it).",
+            ["endpoint", "status"],
+            registry=registry,
+        )
+        self.endpoint_tokens = Counter(
+            "tunefleet_endpoint_tokens",
+            "Tokens of requests to endpoints (prompt, completion).",
+            ["endpoint", "kind"],
+            registry=registry,
+        )
+        self.endpoint_first_s = Histogram(
+            "tunefleet_endpoint_first_byte_seconds",
+            "From a request to an endpoint to the first part of its response, including waiting for a replica.",
+            ["endpoint"],
+            buckets=_WORK,
             registry=registry,
         )
 

@@ -49,6 +49,7 @@ def key_view(row: KeyRow) -> KeyView:
             "role": row.role,
             "owner": row.owner,
             "project": row.project,
+            "endpoint": row.endpoint,
             "created_at": to_datetime(row.created_at),
             "last_used_at": to_optional_datetime(row.last_used_at),
             "revoked_at": to_optional_datetime(row.revoked_at),

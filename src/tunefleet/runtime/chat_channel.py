@@ -13,16 +13,28 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tunefleet.runtime.warm.client import socket_folder
 from tunefleet.runtime.warm.engine_registry import peer_uid
 
+END_FILE: Final = "end"
+"""File in the folder of a job with an HTTP server; the job completes when it exists."""
+
 
 def address(folder: Path) -> Path:
     """Return the socket of a job."""
+    return _socket(folder, "chat")
+
+
+def http_socket(folder: Path) -> Path:
+    """Return the socket of a job's HTTP server."""
+    return _socket(folder, "http")
+
+
+def _socket(folder: Path, purpose: str) -> Path:
     # Not in the job folder: the path of a Unix socket is limited to about 100 bytes.
-    return socket_folder() / f"chat-{hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]}.sock"
+    return socket_folder() / f"{purpose}-{hashlib.sha256(os.fsencode(folder.resolve())).hexdigest()[:16]}.sock"
 
 
 class Call:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import AfterValidator, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from tunefleet.schemas.base import Body, Message, Name, PathName, ProcessBody
 from tunefleet.schemas.direct import DirectOffer
@@ -13,7 +13,7 @@ from tunefleet.schemas.fleet import ConcurrencyForecast, TaskForecast, TaskGlanc
 
 T = TypeVar("T")
 
-Role = Literal["admin", "member", "viewer", "worker"]
+Role = Literal["admin", "member", "viewer", "worker", "endpoint"]
 # Prefix of the error code (`TunefleetError.code`) in a problem's `type`.
 PROBLEM_PREFIX = "urn:tunefleet:error:"
 
@@ -403,12 +403,20 @@ class KeyCreate(Body):
         role: Permissions of the key.
         owner: Owner of resources that it creates; default: its name.
         project: Its project; default: the project of the key that creates it.
+        endpoint: With the role `endpoint`: the only endpoint that it may call; default: all of its project.
     """
 
     name: Name
     role: Role = "member"
     owner: Name | None = None
     project: str | None = Field(default=None, min_length=1, max_length=63)
+    endpoint: Name | None = None
+
+    @model_validator(mode="after")
+    def _endpoint_fits(self) -> Self:
+        if self.endpoint is not None and self.role != "endpoint":
+            raise ValueError(f"a key for the endpoint {self.endpoint} must have the role endpoint")
+        return self
 
 
 class KeyView(Message):
@@ -419,6 +427,7 @@ class KeyView(Message):
     role: Role
     owner: str
     project: str = "default"
+    endpoint: str | None = None
     created_at: datetime
     last_used_at: datetime | None = None
     revoked_at: datetime | None = None

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
         RagTaskSpec,
         RewardSpec,
         RlooSpec,
+        ServeTaskSpec,
         SftSpec,
         TaskSpec,
         TrainingTaskSpec,
@@ -127,6 +128,7 @@ __all__ = [
     "RewardSpec",
     "RlooSpec",
     "RowsSpec",
+    "ServeTaskSpec",
     "SftSpec",
     "ShardSpec",
     "SplitSpec",
@@ -184,7 +186,7 @@ _MODULES: Final = {
             "TASK_KINDS AlignmentTaskSpec ApiTaskSpec BaseTaskSpec ChatTaskSpec CommandSpec DataTaskSpec DpoSpec "
             "EchoSpec EmbeddingTaskSpec EvaluateTaskSpec GrpoSpec InferenceTaskSpec KtoSpec LoraSftSpec "
             "MergeTaskSpec ModelTrainingSpec OrpoSpec PpoSpec PythonTaskSpec RagIndexTaskSpec RagTaskSpec "
-            "RewardSpec RlooSpec SftSpec TaskSpec TrainingTaskSpec"
+            "RewardSpec RlooSpec ServeTaskSpec SftSpec TaskSpec TrainingTaskSpec"
         ),
         "options.training_options": "CommonTrainingSpec EarlyStoppingSpec LoraTrainingSpec TrainingSpec",
         "tasks.training_tasks": "FederableTaskSpec",

@@ -13,6 +13,7 @@ from tunefleet.client.transfer import OnProgress, ignore_progress
 from tunefleet.runtime.monitor.guard import End
 from tunefleet.schemas.chat import ChatPiece, ChatPoll, ChatTurns
 from tunefleet.schemas.control import CommandState, ControlReply
+from tunefleet.schemas.endpoints import FramesReceipt, RelayedRequests, RelayPoll, ResponseFrames
 from tunefleet.schemas.job_folder import Job, JobFolder, JobStatus
 from tunefleet.schemas.worker_guide import ResultFile
 from tunefleet.schemas.worker_link import JournalBatch
@@ -127,6 +128,12 @@ class Delivery(Protocol):
 
     def chat_piece(self, task_id: str, turn_id: str, piece: ChatPiece) -> bool:
         """Send a chunk of an answer; returns whether the client is still connected."""
+
+    def endpoint_requests(self, task_id: str, poll: RelayPoll) -> RelayedRequests:
+        """Poll for the requests of an endpoint."""
+
+    def endpoint_frames(self, task_id: str, frames: ResponseFrames) -> FramesReceipt:
+        """Send parts of responses."""
 
     def close(self) -> None:
         """Close the connections."""

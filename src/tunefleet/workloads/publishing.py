@@ -23,7 +23,8 @@ from tunefleet.integrations.publishing.targets import PublishOptions, target
 from tunefleet.schemas.job_folder import Job
 from tunefleet.spec.base import is_written_as_path
 from tunefleet.spec.documents.paths import RESULT
-from tunefleet.spec.tasks.push_task import PushOptions, PushTaskSpec, hub_repository
+from tunefleet.spec.options.publish_target import hub_repository
+from tunefleet.spec.tasks.push_task import PushOptions, PushTaskSpec
 from tunefleet.trainer_control.files import read_json, write_json
 from tunefleet.workloads.common import job_secrets
 from tunefleet.workloads.common.job import OpenedJob, open_task

@@ -98,7 +98,7 @@ def test_a_renewed_certificate_is_taken_up_and_a_half_written_one_is_not(
     _touch(cert)
     assert not certificate.refresh()
     assert not certificate.refresh()
-    assert caplog.text.count("the old one remains in use: The key") == 1, "said once"
+    assert caplog.text.count("the old one remains in use: Key") == 1, "said once"
     assert certificate.facts.names == ("first.example.org",)
     shutil.copy(second.key, key)
     _touch(key)
@@ -139,7 +139,7 @@ def test_what_is_not_renewed_is_said_again_and_aloud_once_it_has_expired(
     assert "expires in 5 hours" in caplog.text
     certificate.facts = CertificateInfo(("127.0.0.1",), time.time() - 60)
     assert not certificate.refresh()
-    assert "Clients will refuse" in caplog.text
+    assert "Clients will reject" in caplog.text
     assert "it has expired" in caplog.text
 
 

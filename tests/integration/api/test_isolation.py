@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from sqlalchemy import select
 from tests.integration.api.support import HandWorker, Running, submit
 from tests.integration.api.test_campaigns import Engine, apply
 from tests.integration.api.test_projects import member  # noqa: F401 - a fixture
+from tunefleet.api.openapi import SWEEP
 from tunefleet.artifacts import manifest_digest
 from tunefleet.db.tables.core import metadata
 from tunefleet.schemas.api import FileEntry
@@ -37,6 +39,7 @@ OURS = (
     "artifacts",
     "federations",
     "campaigns",
+    "sweeps",
     "model_versions",
     "notification_channels",
     "invitations",
@@ -98,6 +101,7 @@ def _everything(running: Running, member: Callable[..., httpx.Client]) -> Known:
     assert federation.status_code == 201, federation.text
     campaign = apply(owner, f"{MARK}-camp")
     Engine(running).cycle(campaign)
+    sweep = _sweep(owner)
     channel = owner.post("/notifications/channels", json={"name": f"{MARK}-chn", "to": "https://example.org/x"})
     assert channel.status_code == 201, channel.text
     key = owner.post("/keys", json={"name": f"{MARK}-more"}).json()["id"]
@@ -111,9 +115,21 @@ def _everything(running: Running, member: Callable[..., httpx.Client]) -> Known:
             "name": f"{MARK}-camp", "channel_id": channel.json()["id"], "key_id": key, "worker_id": f"{MARK}-box",
             "project": MARK, "agent_id": f"{MARK}-box", "path": f"{MARK}.jsonl", "version": "1", "command_id": "cmd-0",
             "number": "0", "step": "1", "worker": "w", "turn_id": "turn-0", "invitation_id": invitation.json()["id"],
-            "upload": "0" * 32,
+            "upload": "0" * 32, "sweep_id": sweep,
         }
     )  # fmt: skip
+
+
+def _sweep(owner: httpx.Client) -> str:
+    """A sweep that no worker can run, once its first trial waits."""
+    document = SWEEP.replace("spec:", "spec:\n  resources: {hardware: {gpu: {count: 8}}}", 1)
+    made = owner.post("/sweeps", json={"document": document.replace("rates", f"{MARK}-sweep")})
+    assert made.status_code == 201, made.text
+    deadline = time.monotonic() + 60
+    while not owner.get(f"/sweeps/{made.json()['id']}").json()["trial_list"]:
+        assert time.monotonic() < deadline, "no trial was started"
+        time.sleep(0.05)
+    return str(made.json()["id"])
 
 
 def _rows(running: Running) -> dict[str, list[tuple[Any, ...]]]:

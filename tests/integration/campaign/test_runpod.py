@@ -379,7 +379,7 @@ async def test_the_step_waits_and_leaves_the_repository(jobs: Jobs, tmp_path: Pa
     assert told == []
     jobs.script = [{"status": "IN_PROGRESS"}]
     assert isinstance(await step.act(context, intent), Later)
-    assert told == ["merging job job-1 at RunPod"]
+    assert told == ["merging the job job-1 at RunPod"]
     jobs.script = [{**DONE, "executionTime": 2500}]
     assert await step.act(context, intent) == {"url": "hf://me/merged-one", "form": "model", "job": "job-1"}
     assert lines == ["RunPod has merged one (org/adapter) into me/merged-one"]

@@ -204,7 +204,7 @@ def test_an_answer_that_cannot_be_understood_is_not_passed_over(commands: StandI
 def test_a_machine_without_a_command_is_told_which(commands: StandIns) -> None:
     (commands.folder / "scontrol").unlink()
     environment = {"PATH": str(commands.folder)}
-    with pytest.raises(MachineError, match="The command scontrol is not installed"):
+    with pytest.raises(MachineError, match="Command scontrol is not installed"):
         Slurm(commands.folder.parent, environment=environment)
 
 

@@ -59,7 +59,7 @@ def test_a_malformed_line(train: Any, tmp_path: Path) -> None:
 
 def test_a_model_that_is_nowhere(train: Any) -> None:
     ended = train({"model": {"source": {"identifier": "nobody/no-such-model"}}})
-    refused(ended, "no model 'nobody/no-such-model'", "HF_HUB_OFFLINE")
+    refused(ended, "Model 'nobody/no-such-model' not found", "HF_HUB_OFFLINE")
 
 
 def test_a_built_in_model_that_does_not_exist(train: Any) -> None:

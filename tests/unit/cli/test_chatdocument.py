@@ -7,7 +7,7 @@ from typing import cast
 
 import pytest
 
-from tunefleet.cli.models.chat_commands import Options, _start, document_for
+from tunefleet.cli.models.chat_commands import Options, document_for, start
 from tunefleet.client import Client
 from tunefleet.schemas.api import SubmitRequest, TaskDetail
 from tunefleet.spec import parse_workflow
@@ -32,5 +32,5 @@ def test_a_base_that_was_uploaded_for_the_run_needs_no_folder_here() -> None:
     client = SimpleNamespace(workflows=SimpleNamespace(create=create))
     run = SimpleNamespace(inputs={"model.source.identifier": "d" * 64, "data.path": "e" * 64})
     text = '{"metadata": {"name": "chat-with-mine"}}'
-    assert _start(cast(Client, client), text, cast(TaskDetail, run)) == "task-2"
+    assert start(cast(Client, client), text, cast(TaskDetail, run)) == "task-2"
     assert [request.inputs for request in made] == [{"chat-with-mine": {"model.source.identifier": "d" * 64}}]

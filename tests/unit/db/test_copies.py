@@ -85,12 +85,12 @@ def test_neither_a_new_database_nor_one_of_this_version_is_copied(tmp_path: Path
 
 
 def test_the_newest_copies_stay(old: Path) -> None:
-    for age, revision in enumerate(["0103", "0102", "0000"], 1):
+    for age, revision in enumerate(["0203", "0202", "0000"], 1):
         path = sqlite.path_of(old, revision)
         path.write_text(revision)
         os.utime(path, ns=(0, 10**18 - age))
     Database.open(old).close()
-    assert [path.name.rpartition("-")[2] for path in sqlite.of(old)] == [REVISION, "0103"]
+    assert [path.name.rpartition("-")[2] for path in sqlite.of(old)] == [REVISION, "0203"]
 
 
 def test_where_no_copy_can_be_written_nothing_is_migrated(old: Path) -> None:

@@ -41,7 +41,7 @@ NO_PATH = {
     # Of a module of the model, a type, a place in a cluster, and names that are only shown.
     "*.target_modules", "*.modules_to_save", "quantization", "kv_cache_dtype", "name", "id", "adapter_id", "metric",
     "type", "account", "constraint", "gpu_type", "partition", "qos", "reservation", "time", "nodes", "trainer",
-    "project", "tracker_project_name", "*.emits", "environment",
+    "project", "tracker_project_name", "group", "*.emits", "environment",
     # Code, which needs a worker that allows it.
     "code", "entrypoint", "*.command", "*.requirements", "*.env", "*.env_vars", "function", "*.tasks",
     # A secret's name.

@@ -141,7 +141,7 @@ def test_all_faults_at_once_in_the_order_of_the_text() -> None:
             "model",
             "{source: {identifier: x}, vllm: {}}",
             "model.vllm",
-            "is only for inference, chat, embedding and evaluate tasks",
+            "is only for inference, chat, serve, embedding and evaluate tasks",
         ),
         (
             "model",

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from tests.unit.spec.field_trees import E1, E2, E3, E4, E5, E6, E7, E8, E9, E10
-from tunefleet.errors import SpecError
 from tunefleet.spec import ConditionSpec, TaskNode, dump_task_spec, load_task_spec, parse_workflow, resolve
 
 
@@ -65,9 +64,9 @@ def test_e8_a_condition() -> None:
     assert "condition" not in work.raw
 
 
-def test_e9_serving_is_refused_by_name() -> None:
-    with pytest.raises(SpecError, match="'serve' tasks are not available"):
-        parse_workflow(E9)
+def test_e9_a_model_is_served() -> None:
+    ((name, task),) = tasks(E9).items()
+    assert (name, task.kind) == ("serve", "serve")
 
 
 def test_e10_python_after_echo() -> None:

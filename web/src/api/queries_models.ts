@@ -53,3 +53,10 @@ export const searchQuery = (search: string) =>
     enabled: search !== "",
     staleTime: 5 * 60_000,
   });
+
+export const endpointsQuery = queryOptions({
+  queryKey: ["endpoints"],
+  queryFn: async ({ signal }) =>
+    (await ask(api.GET("/api/v1/endpoints", { params: { query: { limit: LISTED } }, signal }))).items,
+  refetchInterval: 5_000,
+});

@@ -26,6 +26,25 @@ export function chatWith({ name, source, inputs, load, plain }: Loading, templat
   return { document, inputs: Object.keys(inputs).length ? { [metadata.name]: inputs } : {} };
 }
 
+/** Workflow file of an endpoint. */
+export function endpointOf({ name, source, inputs, load, plain }: Loading): ChatStart {
+  const named = name
+    .toLowerCase()
+    .replace(/[^a-z0-9.-]+/g, "-")
+    .slice(0, 63)
+    .replace(/^[-.]+|[-.]+$/g, "");
+  const metadata = { name: `serve ${name}`.slice(0, 100) };
+  const spec = {
+    taskType: "serve",
+    model: { source },
+    ...(named ? { serve: { name: named } } : {}),
+    ...(load ? { checkpoint: { load: { path: load } } } : {}),
+    ...(plain ? { inference: { chat_template: false } } : {}),
+  };
+  const document = JSON.stringify({ apiVersion: "tunefleet/v1", kind: "ServeTask", metadata, spec });
+  return { document, inputs: Object.keys(inputs).length ? { [metadata.name]: inputs } : {} };
+}
+
 export const PHASES = ["queued", "starting", "loading", "ready"] as const;
 export type Phase = (typeof PHASES)[number] | "ended";
 

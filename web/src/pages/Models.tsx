@@ -11,6 +11,7 @@ import { Answer, Cut, Empty } from "../parts/states";
 import { useTitle } from "../parts/title";
 import "../styles/models.css";
 import { Detail, NamedDetail } from "./models/Detail";
+import { Endpoints } from "./models/Endpoints";
 import { ModelUpload } from "./models/Upload";
 
 export function Models() {
@@ -22,6 +23,7 @@ export function Models() {
     <div className="page">
       <h1>Models</h1>
       {mayChange && <ModelUpload onDone={(made) => void navigate({ search: { id: made.id } })} />}
+      <Endpoints />
       <Answer query={library} rows={6}>
         {({ items, more }) => <Library items={items} more={more} />}
       </Answer>

@@ -12,6 +12,7 @@ import {
   RefreshCw,
   Server,
   Settings,
+  SlidersHorizontal,
   Sparkles,
 } from "lucide-react";
 
@@ -23,6 +24,7 @@ export const PAGES = [
   { to: "/datasets", name: "Datasets", key: "d", icon: Database, group: "Data and models" },
   { to: "/models", name: "Models", key: "m", icon: Package, group: "Data and models" },
   { to: "/playground", name: "Playground", key: "p", icon: MessageSquare, group: "Data and models" },
+  { to: "/sweeps", name: "Sweeps", key: "t", icon: SlidersHorizontal, group: "Long-running" },
   { to: "/federations", name: "Federations", key: "e", icon: Boxes, group: "Long-running" },
   { to: "/campaigns", name: "Campaigns", key: "c", icon: RefreshCw, group: "Long-running" },
   { to: "/workers", name: "Workers", key: "w", icon: Server, group: "Server" },

@@ -32,6 +32,9 @@ ROUTINE: Final = frozenset(
         "PUT /api/v1/federations/{federation_id}/blobs/{digest}",
         "POST /api/v1/workflows/validate",
         "POST /api/training/agent/heartbeat",
+        "POST /serve/{name}/v1/chat/completions",
+        "POST /serve/{name}/v1/completions",
+        "POST /serve/{name}/v1/embeddings",
     }
 )
 """Method and route of requests that are not logged: they change nothing that an auditor would look for."""

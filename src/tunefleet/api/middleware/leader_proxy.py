@@ -33,9 +33,10 @@ WAIT_S: Final = 6.0
 _PAUSE_S: Final = 0.2
 _LONG_S: Final = 60.0
 _LEADERS: Final = re.compile(
-    r"^/api/v1/(link/|workers(/|$)|live$|tasks/[^/]+/(chat(/|$)|v1/))"
+    r"^/api/v1/(link/|workers(/|$)|live$|endpoints(/|$)|tasks/[^/]+/(chat(/|$)|serve/|v1/))"
     r"|^/api/training/(agents?(/|$)|local(/|$)|jobs/[^/]+/metrics$)"
     r"|^/workers(/|$)"
+    r"|^/serve/"
 )
 _BODILESS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 

@@ -27,7 +27,7 @@ _UPLOADS: Final = re.compile(
     r"|POST /api/training/adapters/[^/]+/[^/]+/(?!aggregate$)[^/]+)$"
 )
 _ROUTINE_PATH: Final = re.compile(
-    r"^/api/v1/(healthz|link/exchange|(federations/[^/]+/)?blobs/.+|tasks/[^/]+/(journal|log|metrics|chat/turns.*))$"
+    r"^/api/v1/(healthz|link/exchange|(federations/[^/]+/)?blobs/.+|tasks/[^/]+/(journal|log|metrics|chat/turns.*|serve/.*))$"
 )
 _STILL_S: Final = 120.0
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -82,6 +82,7 @@ class BodyLimit:
             f"The body of {scope['method']} {scope['path']} exceeds {limit} bytes.",
             hint=None if upload else "Upload the data as files, or raise TUNEFLEET_MAX_BODY_BYTES on the server.",
         )
+        refusal = problem_details.for_path(scope["path"], refusal)
         declared = Headers(scope=scope).get("content-length", "")
         if declared.isdecimal() and int(declared) > limit:
             await refusal(scope, receive, send)

@@ -1,4 +1,4 @@
-"""Artifacts: files that tasks produce and users upload."""
+"""Artifacts: files that tasks produce and users upload; inspection of datasets, and the search for models."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from pydantic import BaseModel, Field
 from starlette.concurrency import iterate_in_threadpool
 from starlette.responses import StreamingResponse
 
-from tunefleet.api import file_transfer
+from tunefleet.api import file_transfer, request_bodies
 from tunefleet.api.auth import CoreDep, Member, MemberOrAttempt, Reader, ReaderOrAttempt
 from tunefleet.api.query_params import Cursor, Limit
 from tunefleet.api.routers import api_router
 from tunefleet.artifacts import BlobStore
 from tunefleet.errors import NotFoundError
+from tunefleet.orchestrator.preflight import datasets, model_configs
 from tunefleet.orchestrator.storage import artifacts
 from tunefleet.schemas.api import ArtifactCreate, ArtifactDetail, ArtifactView, FileEntry, Page
+from tunefleet.schemas.datasets import DatasetLook, HubModels
 
 router = api_router(tags=["artifacts"])
+Rows = Annotated[int, Query(ge=0, le=50, description="Number of rows to return.")]
 _BLOCK: Final = tarfile.BLOCKSIZE
 _END: Final = b"\0" * (2 * _BLOCK)
 
@@ -147,3 +150,35 @@ def _head(path: str, size: int, at: float) -> bytes:
 def _whole(size: int) -> int:
     """Return the size of a file in complete tar blocks."""
     return -(-size // _BLOCK) * _BLOCK
+
+
+@router.get("/artifacts/{artifact_id}/look")
+async def look_at_artifact(
+    core: CoreDep, who: Reader, artifact_id: str, path: str | None = None, rows: Rows = 5
+) -> DatasetLook:
+    """Inspect a dataset file: its format, first rows, lengths, and the errors of each line.
+
+    Reads at most 64 MiB and for at most ten seconds. Without `path` it inspects the file of the training split.
+    """
+    return await datasets.inspect(core, who, artifact_id, path=path, rows=rows)
+
+
+@router.post("/datasets/look", openapi_extra=request_bodies.documented(request_bodies.RAW))
+async def look_at_beginning(
+    request: Request,
+    core: CoreDep,
+    who: Member,
+    name: Annotated[str, Query(min_length=1, max_length=500)],
+    size_bytes: Annotated[int, Query(ge=0, le=2**62, description="Size of the complete file in bytes.")],
+    rows: Rows = 5,
+) -> DatasetLook:
+    """Inspect the first bytes of a file before you upload it. Nothing is stored."""
+    return await datasets.inspect_beginning(core, who, name, size_bytes, await request.body(), rows=rows)
+
+
+@router.get("/hub/models")
+async def search_hub(
+    core: CoreDep, who: Member, search: Annotated[str, Query(min_length=1, max_length=100)]
+) -> HubModels:
+    """Search the Hugging Face Hub for text generation models; the server asks the Hub at `HF_ENDPOINT`."""
+    return await model_configs.search_models(core, who, search)

@@ -100,7 +100,7 @@ def chat(
 
 def _separator(client: Client, target: str) -> str | None:
     """Return what stood between prompt and response if a run was trained on plain text; None for all others."""
-    task = None if looks_like_model(target) else _task(client, target)
+    task = None if looks_like_model(target) else task_of(client, target)
     if task is None or (results.executor_result(task).get("data") or {}).get("shape") != "pair":
         return None
     data = (task.resolved or task.spec).get("data") or {}
@@ -126,7 +126,7 @@ def _names(view: ChatView, *, base: bool, model: str | None) -> list[str]:
 def _session(client: Client, target: str, options: Options) -> Iterator[ChatView]:
     """Find or start the chat; a chat started here is ended afterwards."""
     # A lookup on the server is not needed for a path or Hub id.
-    named = None if looks_like_model(target) else _task(client, target)
+    named = None if looks_like_model(target) else task_of(client, target)
     if named is not None and named.kind == _KIND:
         if options.chat_template is not None:
             raise InputError(
@@ -135,14 +135,14 @@ def _session(client: Client, target: str, options: Options) -> Iterator[ChatView
         # Not ended at the end: someone else started it.
         yield _ready(client, named.id)
         return
-    task_id = _start(client, document_for(target, named, options), named)
+    task_id = start(client, document_for(target, named, options), named)
     try:
         yield _ready(client, task_id)
     finally:
         _end(client, task_id)
 
 
-def _start(client: Client, text: str, named: TaskDetail | None) -> str:
+def start(client: Client, text: str, named: TaskDetail | None) -> str:
     """Submit a chat; a base model that was uploaded for the run is on the server, and needs no folder here."""
     from tunefleet.client.submission import uploaded_base
 
@@ -155,7 +155,12 @@ def _start(client: Client, text: str, named: TaskDetail | None) -> str:
     return made.tasks[0].id
 
 
-def _task(client: Client, target: str) -> TaskDetail | None:
+def task_of(client: Client, target: str) -> TaskDetail | None:
+    """Return a run; None for a model folder of that name.
+
+    Raises:
+        NotFoundError: If there is neither.
+    """
     try:
         return client.tasks.get(target)
     except NotFoundError:
@@ -246,28 +251,30 @@ def document_for(target: str, task: TaskDetail | None, options: Options) -> str:
     if given := {name: value for name, value in fields.items() if value is not None}:
         spec["inference"] = given
     if task is None:
-        spec["model"] = {"source": {"identifier": _absolute(target)}}
+        spec["model"] = {"source": {"identifier": absolute(target)}}
     else:
-        spec |= _of_task(task)
+        spec |= spec_of_task(task)
     name = f"chat-with-{task.name if task is not None else target.rsplit('/', 1)[-1]}"
     metadata = {"name": name[:100]}
     return json.dumps({"apiVersion": "tunefleet/v1", "kind": "ChatTask", "metadata": metadata, "spec": spec})
 
 
-def _absolute(target: str) -> str:
+def absolute(target: str) -> str:
+    """Return the absolute path of a model folder; other models as they are."""
     path = Path(target).expanduser()
     return str(path.absolute()) if path.exists() else target
 
 
-def _of_task(task: TaskDetail) -> dict[str, Any]:
+def spec_of_task(task: TaskDetail) -> dict[str, Any]:
+    """Return the keys of a spec that load the result of a run."""
     spec = task.resolved or task.spec
     model = spec.get("model")
     source = model.get("source") if isinstance(model, dict) else None
     if not isinstance(model, dict) or not isinstance(source, dict):
-        raise ConflictError(f"Run {task.id} (kind {task.kind}) has no model to chat with.", hint="Use a training run.")
+        raise ConflictError(f"Run {task.id} (kind {task.kind}) has no model.", hint="Use a training run.")
     if TaskStatus(task.status) in {TaskStatus.FAILED, TaskStatus.CANCELLED, TaskStatus.SKIPPED}:
         raise ConflictError(
-            f"Run {task.id} is {task.status} and has no model to chat with.",
+            f"Run {task.id} is {task.status} and has no model.",
             hint="Use a completed or running training run.",
         )
     if task.kind == "inference":

@@ -40,7 +40,7 @@ def ls(*, as_json: Json = False) -> None:
         listing.add_row(
             Text(key.id, style="id"),
             key.name,
-            key.role,
+            key.role if key.endpoint is None else f"{key.role} {key.endpoint}",
             key.owner,
             key.project,
             f"{formatting.age(key.created_at)} ago",
@@ -55,20 +55,26 @@ def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name for the key.")],
     *,
     role: Annotated[
-        Literal["admin", "member", "viewer", "worker"],
+        Literal["admin", "member", "viewer", "worker", "endpoint"],
         typer.Option(
-            "--role", help="admin: full access. member: own runs, reads all. viewer: read-only. worker: runs tasks."
+            "--role",
+            help="admin: full access. member: own runs, reads all. viewer: read-only. worker: runs tasks. "
+            "endpoint: calls endpoints.",
         ),
     ] = "member",
     owner: Annotated[str | None, typer.Option("--owner", help="Owner of the key's runs; default: NAME.")] = None,
     project: Annotated[
         str | None, typer.Option("--project", metavar="PROJECT", help="Project of the key; default: yours.")
     ] = None,
+    endpoint: Annotated[
+        str | None,
+        typer.Option("--endpoint", metavar="NAME", help="With role endpoint: the only endpoint that it may call."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Create a key; its secret is shown only once."""
     with connect() as client:
-        made = client.keys.create(name, role, owner=owner, project=project)
+        made = client.keys.create(name, role, owner=owner, project=project, endpoint=endpoint)
     if as_json:
         print_json(made)
         return

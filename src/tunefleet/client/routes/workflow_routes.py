@@ -462,10 +462,21 @@ def list_keys(*, limit: int = 100, cursor: str | None = None) -> Call[Page[KeyVi
 
 
 def create_key(
-    name: str, role: Role = "member", *, owner: str | None = None, project: str | None = None
+    name: str,
+    role: Role = "member",
+    *,
+    owner: str | None = None,
+    project: str | None = None,
+    endpoint: str | None = None,
 ) -> Call[KeyCreated]:
-    """Create an API key; only this response contains its secret."""
-    body = KeyCreate(name=name, role=role, owner=owner, project=project)
+    """Create an API key; only this response contains its secret.
+
+    Args:
+        owner: Owner of what it creates; default: its name.
+        project: Default: the project of your key.
+        endpoint: With the role `endpoint`: the only endpoint that it may call.
+    """
+    body = KeyCreate(name=name, role=role, owner=owner, project=project, endpoint=endpoint)
     return Call("POST", "/keys", model(KeyCreated), body=body, repeatable=False)
 
 

@@ -33,7 +33,7 @@ from tunefleet.errors import StoreError
 #
 # Lower numbers belong to development versions before the first release: no migration starts from them.
 #
-REVISIONS: Final = ("0100", "0101")
+REVISIONS: Final = ("0100", "0101", "0102", "0103")
 HEAD: Final = REVISIONS[-1]
 FOLDER: Final = Path(__file__).parent.parent / "migrations"
 _OURS: Final = frozenset({"alembic_version", "meta"})

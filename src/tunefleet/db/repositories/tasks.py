@@ -10,7 +10,7 @@ from sqlalchemy import Connection, bindparam, delete, exists, func, insert, sele
 from tunefleet.db.engine.bulk import Bulk
 from tunefleet.db.rows import DocumentRow, TaskRow
 from tunefleet.db.tables.core import requirements, task_documents, task_inputs, task_tags, tasks
-from tunefleet.db.tables.operations import task_traces
+from tunefleet.db.tables.operations import endpoint_tasks, task_traces
 from tunefleet.lifecycle.task import FINAL
 
 _FINAL: Final = tuple(status.value for status in FINAL)
@@ -219,6 +219,7 @@ def delete_rows(connection: Connection, rows: Sequence[TaskRow]) -> None:
     connection.execute(delete(task_documents).where(task_documents.c.task_seq.in_(seqs)))
     connection.execute(delete(task_tags).where(task_tags.c.task_seq.in_(seqs)))
     connection.execute(delete(task_inputs).where(task_inputs.c.task_id.in_([row.id for row in rows])))
+    connection.execute(delete(endpoint_tasks).where(endpoint_tasks.c.task_seq.in_(seqs)))
 
 
 class TraceRow(NamedTuple):

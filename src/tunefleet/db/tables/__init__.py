@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tunefleet.db.tables import campaigns, core, federation, fleet, operations
+from tunefleet.db.tables import campaigns, core, federation, fleet, operations, sweeps
 
-__all__ = ["campaigns", "core", "federation", "fleet", "operations"]
+__all__ = ["campaigns", "core", "federation", "fleet", "operations", "sweeps"]

@@ -50,6 +50,7 @@ _OF_A_CAMPAIGN: Final = text("campaign_seq IS NOT NULL")
 
 meta = Table("meta", metadata, Column("name", String, primary_key=True), Column("value", Text, nullable=False))
 
+# `endpoint`: the only endpoint that a key with the role `endpoint` may call; null for all of its project.
 api_keys = Table(
     "api_keys",
     metadata,
@@ -63,6 +64,7 @@ api_keys = Table(
     Column("created_at", Double, nullable=False),
     Column("last_used_at", Double),
     Column("revoked_at", Double),
+    Column("endpoint", String),
     sqlite_autoincrement=True,
 )
 

@@ -261,3 +261,38 @@ reported_predictions = Table(
     Column("digest", String, primary_key=True),
     sqlite_with_rowid=False,
 )
+
+# Names of endpoints; a name stays when its tasks are deleted. `asleep`: the task that the next request starts again.
+endpoints = Table(
+    "endpoints",
+    metadata,
+    Column("seq", SERIAL, primary_key=True, autoincrement=True),
+    Column("project", String, nullable=False),
+    Column("name", String, nullable=False),
+    Column("owner", String, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("asleep", String),
+    UniqueConstraint("project", "name"),
+    sqlite_autoincrement=True,
+)
+
+endpoint_tasks = Table(
+    "endpoint_tasks",
+    metadata,
+    Column("task_seq", BigInteger, primary_key=True, autoincrement=False),
+    Column("endpoint_seq", BigInteger, nullable=False, index=True),
+    sqlite_with_rowid=False,
+)
+
+# `day`: UTC, as in `usage`.
+endpoint_usage = Table(
+    "endpoint_usage",
+    metadata,
+    Column("endpoint_seq", BigInteger, primary_key=True),
+    Column("key_id", String, primary_key=True),
+    Column("day", String, primary_key=True),
+    Column("requests", BigInteger, nullable=False),
+    Column("prompt_tokens", BigInteger, nullable=False),
+    Column("completion_tokens", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)

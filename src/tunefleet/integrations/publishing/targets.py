@@ -22,7 +22,7 @@ from tunefleet.errors import (
 )
 from tunefleet.integrations.publishing.hub import packages
 from tunefleet.settings import PublishSettings, is_dotenvs
-from tunefleet.spec.tasks.push_task import bucket_place, hub_repository, target_fault
+from tunefleet.spec.options.publish_target import bucket_place, hub_repository, target_fault
 
 _TOKENS_PAGE: Final = "https://huggingface.co/settings/tokens"
 _OF_THE_HUB: Final = frozenset({".gitattributes"})

@@ -90,7 +90,7 @@ async def create(core: ServerContext, actor: Actor, body: KeyCreate) -> KeyCreat
         owner = body.owner or body.name
         return insert(
             connection, name=body.name, role=body.role, owner=owner, secret_hash=hash_secret(secret), now=now,
-            project=project,
+            project=project, endpoint=body.endpoint,
         )  # fmt: skip
 
     row = await core.write(operation)
@@ -106,6 +106,7 @@ def insert(
     secret_hash: str,
     now: float,
     project: str = DEFAULT_PROJECT,
+    endpoint: str | None = None,
 ) -> KeyRow:
     """Store a new key by the hash of its secret, and return its row."""
     id_ = new_id("key")
@@ -113,7 +114,7 @@ def insert(
         connection,
         {
             "id": id_, "project": project, "name": name, "role": role, "owner": owner,
-            "secret_hash": secret_hash, "created_at": now,
+            "secret_hash": secret_hash, "created_at": now, "endpoint": endpoint,
         },
     )  # fmt: skip
     row = keys.by_id(connection, id_)
@@ -302,7 +303,7 @@ def _actor(connection: Connection, row: KeyRow | None) -> Actor:
         raise AuthError(f"Key {row.name} was revoked.", hint="Ask an admin for another one.")
     if row.role != "worker":  # running tasks of an archived project are finished
         refuse_archived(connection, row.project)
-    return Actor(row.id, row.owner, row.role, row.project)
+    return Actor(row.id, row.owner, row.role, row.project, row.endpoint)
 
 
 def _secret_in(path: Path) -> str | None:

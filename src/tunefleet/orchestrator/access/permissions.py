@@ -21,6 +21,8 @@ class Actor:
     owner: str
     role: str
     project: str = DEFAULT_PROJECT
+    endpoint: str | None = None
+    """The only endpoint that a key with the role `endpoint` may call; None for all of its project."""
 
 
 # Prefix of the worker id of a registered job. It has no worker row, so that nothing is scheduled on it.

@@ -13,22 +13,14 @@ from typing import Any, Final
 import orjson
 
 from tunefleet.schemas.fleet import TaskGlance
+from tunefleet.spec.options.sweep import lower_is_better
 
 CURVE_POINTS: Final = 60
 # A group of lm-eval tasks may log thousands of values.
 _MAX_NAMES: Final = 64
 _MAX_CHARACTERS: Final = 32
 # The evaluations before and after training are points of the same curve as those during it.
-_SAME: Final = {"held_out_loss": "eval_loss", "held_out_exact_match": "eval_exact_match"}
-_LOWER: Final = ("loss", "perplexity", "ppl", "error_rate")
-_HIGHER: Final = ("accuracy", "exact_match", "reward", "f1", "bleu", "rouge", "score", "win_rate", "margins")
-
-
-def lower_is_better(name: str) -> bool | None:
-    """Return the direction of a metric by its name; None if it has none, such as a learning rate."""
-    if any(part in name for part in _HIGHER):
-        return False
-    return True if any(part in name for part in _LOWER) else None
+SAME: Final = {"held_out_loss": "eval_loss", "held_out_exact_match": "eval_exact_match"}
 
 
 @dataclass(slots=True)
@@ -62,7 +54,7 @@ class MetricSummary:
         """Add a point."""
         self.step = step if self.step is None else max(self.step, step)
         for logged_name, value in values.items():
-            name = _SAME.get(logged_name, logged_name)
+            name = SAME.get(logged_name, logged_name)
             if name not in self.latest and len(self.latest) >= _MAX_NAMES:
                 continue
             if isinstance(value, str):

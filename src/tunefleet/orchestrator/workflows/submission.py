@@ -28,6 +28,7 @@ from tunefleet.orchestrator.fleet.engines import Engines
 from tunefleet.orchestrator.ids import new_id
 from tunefleet.orchestrator.notifications import channels
 from tunefleet.orchestrator.observability import task_spans
+from tunefleet.orchestrator.serving import directory
 from tunefleet.orchestrator.tasks import inputs, relations, spec_columns, transitions
 from tunefleet.orchestrator.tasks.inputs import Input
 from tunefleet.orchestrator.workflows import upstreams
@@ -246,6 +247,8 @@ def _store_tasks(
     else:
         task_spans.inherit(connection, {row.id: row.parent_task_id for row in rows if row.parent_task_id is not None})
     tasks.use_artifacts(connection, used)
+    served = ((row, each.written) for row, each in zip(rows, planned, strict=True))
+    directory.claim(connection, submission.actor, served, now)
     channels.store_subscriptions(connection, ((row, each.spec.notify) for row, each in zip(rows, planned, strict=True)))
     # After all rows exist: an edge may point to any of them, and some tasks are ready immediately.
     waiting = [row for row, each in zip(rows, planned, strict=True) if each.waits]

@@ -41,6 +41,7 @@ from tunefleet.schemas.ui import EdgeView
 from tunefleet.spec import Workflow, parse_workflow
 from tunefleet.spec.documents.submit_checks import new_faults, remarks
 from tunefleet.spec.expressions.references import references_of
+from tunefleet.spec.text import read_text
 
 
 async def submit(
@@ -71,6 +72,10 @@ async def submit(
 
 def _parsed(request: SubmitRequest) -> tuple[Workflow, tuple[str, ...]]:
     workflow = parse_workflow(request.document, filename=request.filename)
+    if workflow.sweep is not None:
+        hint = "submit it with `tunefleet sweep FILE`, or leave it out"
+        mark = read_text(request.document).mark(("sweep",), key=True)
+        raise SpecError([Fault("sweep", "is not a run", mark.line, mark.column, hint)], filename=request.filename)
     # Fills the cache in this thread: redacting a large text in the transaction would hold up all writes.
     redaction.text(request.document)
     return workflow, tuple(remarks((node, spec_columns.known(node)) for node in workflow.tasks))

@@ -31,7 +31,6 @@ REFUSED_KINDS: Final[dict[str, Refusal]] = {
     "agent": Refusal(
         "agents are not supported", "use `inference` for single prompts, or a `python` task that calls the agent"
     ),
-    "serve": Refusal("model serving is not supported", "use `inference` with all prompts as its data"),
     "ssh": Refusal(
         "shells on workers are not supported", f"{_PYTHON} for code, or `tunefleet run` on the machine itself"
     ),
@@ -54,7 +53,6 @@ REFUSED_KINDS: Final[dict[str, Refusal]] = {
 }
 
 _AGENT = Refusal("is only for agent tasks, which are not supported", "use `inference`, or a `python` task")
-_SERVE = Refusal("is only for serve tasks, which are not supported", "use `inference` with all prompts as its data")
 _SSH = Refusal("is only for ssh tasks, which are not supported", "use a `python` task")
 _LATER = Refusal("is not available in this version", _LEAVE)
 
@@ -65,10 +63,7 @@ REFUSED: Final[dict[str, Refusal]] = {
     "configName": _AGENT,
     "task": _AGENT,
     "agent": _AGENT,
-    "accessMode": _SERVE,
-    "readinessTimeoutSeconds": _SERVE,
-    "port": _SERVE,
-    "ttlSeconds": Refusal("is only for serve and ssh tasks, which are not supported", "use limits.max_runtime_s"),
+    "port": Refusal("has no effect: requests are relayed by the server", _LEAVE),
     "interactive": _SSH,
     "user": _SSH,
     "authorizedKeys": _SSH,
@@ -77,7 +72,7 @@ REFUSED: Final[dict[str, Refusal]] = {
     "image": Refusal("has no effect: containers are not used", "list packages as requirements"),
     "sandbox": _LATER,
     "harness": _AGENT,
-    "service": _SERVE,
+    "service": Refusal("is part of a format that is not supported", "use `taskType: serve`"),
     "v2": Refusal("is part of a format that is not supported", "use stages or graph"),
     "model_binding": Refusal("is part of a format that is not supported", "use model"),
     # model
@@ -98,6 +93,9 @@ def says_nothing(value: Any) -> bool:
 
 # Dotted path below `spec` → alternative for task types that do not support the key although another type does.
 INSTEAD: Final[dict[str, str]] = {
+    "accessMode": "remove it: only serve tasks have endpoints",
+    "readinessTimeoutSeconds": "use limits.max_runtime_s",
+    "ttlSeconds": "use limits.max_runtime_s",
     "enforce_cpu": "set resources.hardware.gpu.count: 0",
     "model.adapters": "to continue training an adapter, set checkpoint.load",
     "data.url": "set data.dataset_name to a Hub dataset",

@@ -12,7 +12,9 @@ from tunefleet.errors import Fault, InputError, SpecError
 from tunefleet.spec.base import Block, Label, is_seen, unseen, wrong
 from tunefleet.spec.documents.fault_messages import explain
 from tunefleet.spec.documents.nodes import TaskCheck, TaskNode, read_tasks
+from tunefleet.spec.documents.sweep_checks import sweep_faults
 from tunefleet.spec.documents.typed import read_spec
+from tunefleet.spec.options.sweep import SweepSpec
 from tunefleet.spec.tasks.task_types import BaseTaskSpec, TaskSpec
 from tunefleet.spec.text import Source, read_text
 from tunefleet.spec.value_preview import first_faults
@@ -69,6 +71,8 @@ class Document(Block):
     """Name and annotations of the workflow."""
     spec: dict[str, Any]
     """The task, or several: `stages` or `graph`, with their shared keys."""
+    sweep: SweepSpec | None = None
+    """Hyperparameter sweep over the task; submit the file with `tunefleet sweep`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,7 @@ class Workflow:
         owner: `metadata.owner`, informational.
         description: `metadata.annotations.description`.
         tasks: In the order of the file.
+        sweep: Its hyperparameter sweep.
     """
 
     api_version: str
@@ -88,6 +93,7 @@ class Workflow:
     owner: str | None
     description: str | None
     tasks: tuple[TaskNode, ...]
+    sweep: SweepSpec | None = None
 
     def task(self, name: str | None = None) -> TaskNode:
         """Return a task by its name; without a name, the only one.
@@ -159,7 +165,10 @@ def check_workflow(
         owner=meta.owner,
         description=None if description is None else str(description),
         tasks=tasks,
+        sweep=document.sweep,
     )
+    if document.sweep is not None:
+        faults.extend(sweep_faults(source, document.sweep, tasks))
     return workflow, faults
 
 

@@ -36,6 +36,7 @@ RESULT_KEYS: Final[Mapping[str, frozenset[str]]] = {
         (("ppo",), (*_TRAINING, "rewards", "kl", "held_out_rewards", "early_stopped", "reward_model", "samples")),
         (("inference",), ("ok", "task_id", "model", "engine", "items", "count", "usage", "warning", "jsonl_export")),
         (("chat",), ("ok", "model", "models", "ended", "turns", "usage")),
+        (("serve",), ("ok", "model", "models", "endpoint", "ended")),
         (("embedding",), ("ok", "executor", "model", "library", "normalized", "vectors", "items", "usage")),
         (("rag",), ("ok", "executor", "qdrant", "embedding", "search", "queries", "usage")),
         (("rag_index",), ("ok", "executor", "qdrant", "embedding", "documents", "chunks", "points", "usage")),

@@ -23,6 +23,8 @@ from tunefleet.spec.options.model import AttentionName
 from tunefleet.spec.options.rows import LocalOrUrl
 
 Tracker = Literal["tensorboard", "wandb", "mlflow", "trackio"]
+# Trackers in which runs have a group.
+GROUPING_TRACKERS: Final[tuple[Tracker, ...]] = ("wandb", "mlflow")
 Scheduler = Literal[
     "linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup", "inverse_sqrt"
 ]
@@ -114,6 +116,8 @@ class CommonTrainingSpec(DevicesSpec):
     """Experiment trackers that also receive the metrics; they must be installed on the worker."""
     project: Text | None = None
     """Project name in wandb and trackio, and experiment name in MLflow."""
+    group: Text | None = None
+    """Group of the run in wandb, and tag `group` in MLflow. The trials of a sweep have its name as their group."""
     dataloader_num_workers: NaturalInt = 0
     """Number of data loader processes."""
     dataset_num_proc: PositiveInt | None = None
@@ -148,6 +152,12 @@ class CommonTrainingSpec(DevicesSpec):
                 "project",
                 "has no effect without a tracker that supports projects",
                 "add report_to: [wandb], [trackio] or [mlflow], or remove it",
+            ),
+            (
+                self.group is not None and not {*self.trackers} & {*GROUPING_TRACKERS},
+                "group",
+                "has no effect without a tracker that has groups",
+                "add report_to: [wandb] or [mlflow], or remove it",
             ),
             (bool(self.bf16 and self.fp16), "fp16", "cannot be set together with bf16", "remove one of them"),
             (

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, Field
 
-from tunefleet.spec.base import BUCKET_URL, Block, Label, Revision, Text, hub_id_error, wrong
+from tunefleet.spec.base import Block, Label, Revision, Text, wrong
 from tunefleet.spec.options.checkpoint_storage import CheckpointLoadSpec, pointer_of
 from tunefleet.spec.options.environment import Secret
 from tunefleet.spec.options.output import S3
+from tunefleet.spec.options.publish_target import bucket_place, hub_repository, target_fault
 from tunefleet.spec.tasks.base_task import BaseTaskSpec, Devices
 from tunefleet.spec.tasks.cross_field_checks import Faults
 
@@ -20,64 +20,6 @@ HUB_CLIENT: Final = "huggingface_hub"
 HUB: Final = "hub"
 _HUB_ONLY: Final = ("revision", "message", "private", "hf_token")
 _KEYS: Final = ("access_key", "secret_key")
-
-_HUB_URL: Final = re.compile(r"hf://([\w.-]+/[\w.-]+)/?", re.ASCII)
-_BUCKET_NAMES: Final = (
-    "A bucket name has 3 to 63 characters: lower-case letters, digits, dots and hyphens, and starts and ends with a "
-    "letter or digit. Use s3://BUCKET/PREFIX."
-)
-
-
-class BucketPlace(NamedTuple):
-    """A folder in a bucket."""
-
-    name: str
-    prefix: str
-
-
-class TargetFault(NamedTuple):
-    """Why a text is not a publishing target.
-
-    Args:
-        message: What is wrong, to follow the text.
-        hint: What to write instead, as a sentence.
-    """
-
-    message: str
-    hint: str
-
-
-def hub_repository(text: str) -> str | None:
-    """Return `ORG/NAME` of `hf://ORG/NAME`; `None` if it is another target."""
-    found = _HUB_URL.fullmatch(text)
-    return None if found is None else found[1]
-
-
-def bucket_place(text: str) -> BucketPlace | None:
-    """Return bucket and prefix of `s3://BUCKET/PREFIX`; `None` if it is another target."""
-    found = BUCKET_URL.fullmatch(text)
-    return None if found is None else BucketPlace(found[1], (found[2] or "").strip("/"))
-
-
-def target_fault(text: str) -> TargetFault | None:
-    """Return why a URL is not a valid target; `None` if it is valid, or not a URL but a path."""
-    repository = hub_repository(text)
-    if repository is not None:
-        error = hub_id_error(repository)
-        return None if error is None else TargetFault(f"is not a valid Hub id: it {error}", "Use hf://ORG/NAME.")
-    place = bucket_place(text)
-    if place is not None:
-        # `.` and `..` in a key are literal in S3, but not for most tools that list it.
-        if place.prefix and {"", ".", ".."} & set(place.prefix.split("/")):
-            return TargetFault(
-                "is not a valid bucket URL", "Use s3://BUCKET/PREFIX, without empty parts and without .."
-            )
-        return None
-    if text.startswith("s3://"):
-        return TargetFault("is not a valid bucket URL", _BUCKET_NAMES)
-    if "://" in text:
-        return TargetFault("is not a publishing target", "Use hf://ORG/NAME, s3://BUCKET/PREFIX or a folder.")
-    return None
 
 
 def _target(value: str) -> str:
@@ -169,10 +111,10 @@ def _target_faults(push: PushOptions) -> Faults:
     given: Mapping[str, Any] = {name: getattr(push, name) for name in (*_HUB_ONLY, *_KEYS)}
     other, target = (_KEYS, "a bucket") if hub else (_HUB_ONLY, "the Hub")
     found: Faults = [
-        (f"push.{name}", f"is only for {target}, not for {push.to}", "leave it out") for name in other if given[name]
+        (f"push.{name}", f"is only for {target}, not for {push.to}", "remove it") for name in other if given[name]
     ]
     if not hub:
         found += [
-            (f"push.{name}", "is required with a bucket", "write ${secret:NAME}") for name in _KEYS if not given[name]
+            (f"push.{name}", "is required with a bucket", "set ${secret:NAME}") for name in _KEYS if not given[name]
         ]
     return found

@@ -22,6 +22,7 @@ from tunefleet.spec.tasks.preference_tasks import (
 )
 from tunefleet.spec.tasks.push_task import PushTaskSpec
 from tunefleet.spec.tasks.retrieval import EmbeddingTaskSpec, RagIndexTaskSpec, RagTaskSpec
+from tunefleet.spec.tasks.serve_task import ServeTaskSpec
 from tunefleet.spec.tasks.training_tasks import (
     LoraSftSpec,
     ModelTrainingSpec,
@@ -57,6 +58,7 @@ __all__ = [
     "RagTaskSpec",
     "RewardSpec",
     "RlooSpec",
+    "ServeTaskSpec",
     "SftSpec",
     "TaskSpec",
     "TrainingTaskSpec",
@@ -76,6 +78,7 @@ TaskSpec = (
     | PpoSpec
     | InferenceTaskSpec
     | ChatTaskSpec
+    | ServeTaskSpec
     | EmbeddingTaskSpec
     | RagTaskSpec
     | RagIndexTaskSpec
@@ -102,6 +105,7 @@ TASK_KINDS: Final[dict[str, type[TaskSpec]]] = {
     "ppo": PpoSpec,
     "inference": InferenceTaskSpec,
     "chat": ChatTaskSpec,
+    "serve": ServeTaskSpec,
     "embedding": EmbeddingTaskSpec,
     "rag": RagTaskSpec,
     "rag_index": RagIndexTaskSpec,

@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Final
 
 from pydantic import ValidationError
@@ -27,6 +28,7 @@ from tunefleet.schemas.worker_link import Desired, Finish, Reached
 from tunefleet.worker.context import WorkerContext
 from tunefleet.worker.interfaces import Handle
 from tunefleet.worker.jobs.chat_relay import ChatRelay
+from tunefleet.worker.jobs.endpoint_relay import relaying
 from tunefleet.worker.jobs.job_parts import CoalescedTasks
 from tunefleet.worker.jobs.job_run import JobRun, NotLaunched, PausedBeforeLaunch
 from tunefleet.worker.machine.rendezvous import as_node, is_member, released
@@ -80,6 +82,7 @@ class JobAttempt:
             lambda: worker_context.delivery(self.token),
             serves_chat=executor.serves_chat,
         )
+        self._serves_http = executor.serves_http
         self._trace = AttemptTrace(record.offer, worker_context.spans, worker_context.worker_id)
         self._held_at = self._over_at = time.time()
         self._job_over = False
@@ -209,7 +212,7 @@ class JobAttempt:
         offer = self._run.record.offer
         if is_member(offer):
             return self._end_of_member(handle)
-        with self._deliverer.shipping(), self._uploads.under_way(), self._relay.under_way():
+        with self._deliverer.shipping(), self._uploads.under_way(), self._relay.under_way(), self._serving():
             end = self._run.watch(handle)
             self._over()
             if end.outcome in {"paused", "released"}:
@@ -240,6 +243,14 @@ class JobAttempt:
             return Finish(token=self.token, outcome="paused", reason=TaskReason.PAUSED)
         except Cancelled:
             return Finish(token=self.token, outcome="cancelled", reason=TaskReason.CANCELLED_BY_USER)
+
+    def _serving(self) -> AbstractContextManager[None]:
+        return relaying(
+            self.task_id,
+            self._folder.root,
+            lambda: self._context.delivery(self.token),
+            serves_http=self._serves_http,
+        )
 
     def _end_of_member(self, handle: Handle) -> Finish:
         """Wait for the end of a node that reports and delivers nothing itself."""

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tunefleet.errors import InputError, TunefleetError
 from tunefleet.fsutil import write_file
@@ -26,7 +26,7 @@ from tunefleet.trainer_control import JobSession
 from tunefleet.workloads.chat.models import Models
 from tunefleet.workloads.common.job import open_task
 from tunefleet.workloads.common.job_secrets import redacted
-from tunefleet.workloads.engine.protocol import Request, Sampling
+from tunefleet.workloads.engine.protocol import Engine, Request, Sampling
 from tunefleet.workloads.faults import RequestError
 from tunefleet.workloads.inference.questions import Question
 from tunefleet.workloads.inference.runner import render, sampling_of
@@ -208,7 +208,21 @@ class Conversation(Question):
         return list(self.sent)
 
 
-def answer(models: Models, inference: InferenceSpec, request: ChatRequest) -> Iterator[ChatPiece]:
+class NamedModels(Protocol):
+    """The models that a request may name."""
+
+    default: str
+
+    def is_open(self, name: str) -> bool:
+        """Return whether the engine of a model is loaded, or there is no such model."""
+        ...
+
+    def of(self, name: str | None) -> tuple[Engine, str | None]:
+        """Return the engine for a request, and the name of the adapter in it."""
+        ...
+
+
+def answer(models: NamedModels, inference: InferenceSpec, request: ChatRequest) -> Iterator[ChatPiece]:
     """Yield an answer piece by piece; the last one holds the finish reason.
 
     Raises:

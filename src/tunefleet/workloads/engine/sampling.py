@@ -93,16 +93,22 @@ class TokenSampler(LogitsProcessor):
 
 
 class FinishedRows(StoppingCriteria):
-    """Stops rows that have ended, and lets other threads use the model between two steps."""
+    """Stops rows that have ended, and lets other threads use the model between two steps.
 
-    def __init__(self, rows: Sequence[Row], between: Callable[[], None]) -> None:
+    Args:
+        is_over: Whether to stop all rows now; those that have not ended continue in another call.
+    """
+
+    def __init__(self, rows: Sequence[Row], between: Callable[[], None], is_over: Callable[[], bool]) -> None:
         self._rows = rows
         self._between = between
+        self._is_over = is_over
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
         """Return for each row whether it has ended."""
         self._between()
-        return torch.tensor([row.finish is not None for row in self._rows], device=input_ids.device)
+        over = self._is_over()
+        return torch.tensor([over or row.finish is not None for row in self._rows], device=input_ids.device)
 
 
 class _TokenFilter:

@@ -21,6 +21,7 @@ from tunefleet.workloads.engine.batch_rows import Row
 from tunefleet.workloads.engine.prompt_encoder import Prompts
 from tunefleet.workloads.engine.protocol import Answer, Choice, EngineModel, Request
 from tunefleet.workloads.engine.sampling import FinishedRows, TokenSampler
+from tunefleet.workloads.engine.stream_batch import Round, StreamBatch, StreamedRow
 from tunefleet.workloads.engine.structured_output import Grammars
 from tunefleet.workloads.engine.weights import Adapters
 from tunefleet.workloads.faults import RequestError
@@ -64,6 +65,8 @@ class TransformersEngine:
         self._grammars = Grammars(tokenizer, self._model.config.get_text_config().vocab_size, ends)
         self._budget = Budget(self._model)
         self._model_lock = FairLock()
+        self._batches: dict[str | None, StreamBatch] = {}
+        self._opening = threading.Lock()
         # The model's own generation defaults would override parameters that a request leaves out.
         self._model.generation_config = GenerationConfig(pad_token_id=tokenizer.pad_token_id, do_sample=False)
 
@@ -101,23 +104,20 @@ class TransformersEngine:
         if request.sampling.n != 1:
             raise RequestError("Only a single answer can be streamed.", key=request.key, hint="Remove `n`.")
         row = self._rows(request)[0]
-        # `generate` does not return before its end, so it runs in a thread and passes pieces through a queue.
         pieces: queue.SimpleQueue[str | BaseException | None] = queue.SimpleQueue()
         left = threading.Event()
 
-        def answer() -> None:
-            try:
-                self._answer(
-                    [row], lambda: left.is_set() or gone(), lambda: pieces.put(row.detokenizer.piece(last=False))
-                )
-                pieces.put(row.detokenizer.piece(last=True))
-                row.choice()
-                pieces.put(None)
-            except BaseException as error:  # noqa: BLE001 - raised again by the reader
-                pieces.put(error)
+        def ended(error: BaseException | None) -> None:
+            pieces.put(row.detokenizer.piece(last=True))
+            pieces.put(error)
 
-        thread = threading.Thread(target=answer, name="stream", daemon=True)
-        thread.start()
+        streamed = StreamedRow(
+            row,
+            gone=lambda: left.is_set() or gone(),
+            after_step=lambda: pieces.put(row.detokenizer.piece(last=False)),
+            ended=ended,
+        )
+        self._streams(request.adapter).add(streamed)
         try:
             while (piece := pieces.get()) is not None:
                 if isinstance(piece, BaseException):
@@ -127,7 +127,40 @@ class TransformersEngine:
             return dataclasses.replace(row.choice(), prompt_tokens=len(row.prompt))
         finally:
             left.set()
-            thread.join()
+
+    def _streams(self, adapter: str | None) -> StreamBatch:
+        with self._opening:
+            if adapter not in self._batches:
+                self._batches[adapter] = StreamBatch(self._run_round, self._budget.next_batch, self._shrink)
+            return self._batches[adapter]
+
+    def _run_round(self, current: Round) -> None:
+        rows = [each.row for each in current.rows]
+        adapter = rows[0].request.adapter
+
+        def between() -> None:
+            current.after_step()
+            if self._model_lock.offer():
+                self._adapters.use(adapter)
+
+        self._model_lock.take()
+        try:
+            self._adapters.use(adapter)
+            with torch.inference_mode():
+                self._round(rows, never_gone, between, current.is_over)
+        except RuntimeError as error:
+            if _is_lost(error):
+                self.broken = error
+            raise
+        finally:
+            self._model_lock.give()
+
+    def _shrink(self, error: BaseException, rows: int) -> bool:
+        if not _is_out_of_memory(error) or rows == 1:
+            return False
+        self._say(f"Out of memory with a batch size of {rows}: reduced to {self._budget.halve(rows)}.")
+        _collect()
+        return True
 
     def close(self) -> None:
         """Free memory and devices."""
@@ -148,15 +181,13 @@ class TransformersEngine:
             Row(request, index, tokens, limit, ends, self._tokenizer, grammar) for index in range(request.sampling.n)
         ]
 
-    def _answer(self, batch: list[Row], gone: Gone, after_step: Callable[[], None] | None = None) -> bool:
+    def _answer(self, batch: list[Row], gone: Gone) -> bool:
         """Generate the answers of a batch; returns False if it must be smaller."""
         adapter = batch[0].request.adapter
         for row in batch:
             row.begin()
 
         def between() -> None:
-            if after_step is not None:
-                after_step()
             if self._model_lock.offer():
                 # The other thread may have selected another adapter.
                 self._adapters.use(adapter)
@@ -186,14 +217,16 @@ class TransformersEngine:
         # context length of the longest row.
         left = batch
         while left:
-            longest = max(len(row.prompt) + len(row.tokens) for row in left)
-            steps = max(row.limit - len(row.tokens) for row in left)
-            if self._prompts.context is not None:
-                steps = min(steps, self._prompts.context - longest)
-            self._round(left, longest, steps, gone, between)
+            self._round(left, gone, between)
             left = [row for row in left if row.finish is None]
 
-    def _round(self, rows: list[Row], longest: int, steps: int, gone: Gone, between: Callable[[], None]) -> None:
+    def _round(
+        self, rows: list[Row], gone: Gone, between: Callable[[], None], is_over: Callable[[], bool] = never_gone
+    ) -> None:
+        longest = max(len(row.prompt) + len(row.tokens) for row in rows)
+        steps = max(row.limit - len(row.tokens) for row in rows)
+        if self._prompts.context is not None:
+            steps = min(steps, self._prompts.context - longest)
         pad = self._tokenizer.pad_token_id
         device = self._model.device
         so_far = [row.prompt + row.tokens for row in rows]
@@ -204,7 +237,7 @@ class TransformersEngine:
             attention_mask=mask,
             max_new_tokens=steps,
             logits_processor=LogitsProcessorList([TokenSampler(rows, self._tokenizer, gone)]),
-            stopping_criteria=StoppingCriteriaList([FinishedRows(rows, between)]),
+            stopping_criteria=StoppingCriteriaList([FinishedRows(rows, between, is_over)]),
         )
 
 

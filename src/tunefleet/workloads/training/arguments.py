@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ def common_arguments(spec: ModelTrainingSpec, setting: ArgumentsContext) -> dict
     _check_installed(spec)
     if training.project_name is not None:
         name_project(training.project_name)
+    if training.group is not None:
+        name_group(training.group)
     evaluates = training.eval_strategy != "no"
     deepspeed, parallelism = setting.deepspeed, setting.parallelism
     return {
@@ -119,6 +122,12 @@ def tensorboard(folder: Path) -> TrainerCallback:
 def name_project(project: str) -> None:
     """Set the project of trackers that read it from the environment instead of the training arguments."""
     os.environ["WANDB_PROJECT"] = os.environ["MLFLOW_EXPERIMENT_NAME"] = project
+
+
+def name_group(group: str) -> None:
+    """Set the group of trackers, which they read from the environment."""
+    os.environ["WANDB_RUN_GROUP"] = group
+    os.environ["MLFLOW_TAGS"] = json.dumps({"group": group})
 
 
 def supervised_arguments(spec: TrainingTaskSpec, setting: ArgumentsContext) -> SFTConfig:

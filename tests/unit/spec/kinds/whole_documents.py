@@ -68,6 +68,7 @@ eval_steps: 10
 load_best_model_at_end: true
 report_to: [wandb]
 project: adapters
+group: sweep-a
 dataloader_num_workers: 1
 dataset_num_proc: 2
 allow_multi_gpu: false
@@ -157,8 +158,8 @@ quantization: {load_in_4bit: true}
 data: {jsonl: {path: ./a.jsonl, query_field: q, response_field: r}, eval: {path: ./e.jsonl}}
 training: {per_device_train_batch_size: 4, mini_batch_size: 1, num_mini_batches: 1, steps: 50, ppo_epochs: 4,
            kl_coef: 0.1, temperature: 0.7, target_kl: 0.1, early_stopping: false, optimize_cuda_cache: true,
-           save_freq: 20, log_with: wandb, tracker_project_name: p, save_safetensors: true, padding_side: left,
-           max_seq_length: 512}
+           save_freq: 20, log_with: wandb, tracker_project_name: p, group: g, save_safetensors: true,
+           padding_side: left, max_seq_length: 512}
 reward_model: {identifier: some/classifier, type: sentiment, scale: 2, max_length: 256, positive_label: POS,
                negative_label: NEG, trust_remote_code: false}
 generation: {max_new_tokens: 5, temperature: 0.7, top_p: 0.9, top_k: 10, stop: [a], do_sample: true}
@@ -166,7 +167,7 @@ generation: {max_new_tokens: 5, temperature: 0.7, top_p: 0.9, top_k: 10, stop: [
 }
 _LEFT_OUT = {
     **{kind: ("save_steps",) for kind in ("dpo", "kto", "orpo", "reward", "grpo", "rloo")},
-    "ppo": ("save_steps", "batch_size", "max_steps", "report_to", "project"),
+    "ppo": ("save_steps", "batch_size", "max_steps", "report_to", "project", "group"),
 }
 
 _GENERATES = """
@@ -215,6 +216,13 @@ postprocess:
 inference: {system_prompt: Think., temperature: 0.2, top_p: 0.9, top_k: 5, max_tokens: 50, stop: "###", seed: 3,
             chat_template: true}
 idle_s: 60
+""",
+    "serve": _GENERATES.replace("parallel: {enabled: true, max_shards: 4}\n", "")
+    + """
+inference: {system_prompt: Think., temperature: 0.2, max_tokens: 50}
+serve: {name: support-bot, wait_s: 30, requests_per_minute: 60}
+accessMode: forward
+ttlSeconds: 3600
 """,
     "embedding": """
 model: {source: {identifier: some/model, revision: main, trust_remote_code: true},
@@ -359,6 +367,7 @@ _VERIFIED = "data: {dataset_name: d, prompt_column: p, reference_column: r}\nrew
 
 EXTRA: dict[str, list[str]] = {
     "chat": ["model: {source: {identifier: m}}\nenforce_cpu: true"],
+    "serve": ["model: {source: {identifier: m}}\nenforce_cpu: true\naccessMode: proxy\nreadinessTimeoutSeconds: 60"],
     "verify": [
         "model: {source: {identifier: m}}\nenforce_cpu: true",
         "model: {source: {identifier: m}}\n"

@@ -23,7 +23,7 @@ def libraries() -> None:
 @pytest.mark.parametrize(
     ("kind", "training", "named"),
     [
-        ("lora_sft", {"project": "mine", "report_to": ["wandb"]}, "mine"),
+        ("lora_sft", {"project": "mine", "group": "rates", "report_to": ["wandb"]}, "mine"),
         ("dpo", {"project": "mine", "report_to": ["mlflow", "tensorboard"]}, "mine"),
         ("ppo", {"project": "mine", "log_with": "trackio"}, "mine"),
         ("ppo", {"tracker_project_name": "mine", "log_with": "wandb"}, "mine"),
@@ -33,7 +33,7 @@ def libraries() -> None:
 def test_the_project_reaches_every_tracker(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, training: dict[str, Any], named: str | None
 ) -> None:
-    for name in ("WANDB_PROJECT", "MLFLOW_EXPERIMENT_NAME"):
+    for name in ("WANDB_PROJECT", "MLFLOW_EXPERIMENT_NAME", "WANDB_RUN_GROUP", "MLFLOW_TAGS"):
         monkeypatch.setenv(name, "of the machine")
     monkeypatch.setattr(arguments.importlib.util, "find_spec", lambda _: object())  # as if all were installed
     data = {"prompts": ["a"]} if kind != "dpo" else {"preferences": [{"prompt": "a", "chosen": "b", "rejected": "c"}]}
@@ -51,3 +51,5 @@ def test_the_project_reaches_every_tracker(
     assert told["report_to"] == [name for name in spec.training.trackers if name != "tensorboard"]
     of_environment = named or "of the machine"
     assert {os.environ[name] for name in ("WANDB_PROJECT", "MLFLOW_EXPERIMENT_NAME")} == {of_environment}
+    groups = os.environ["WANDB_RUN_GROUP"], os.environ["MLFLOW_TAGS"]
+    assert groups == (("rates", '{"group": "rates"}') if "group" in training else ("of the machine", "of the machine"))

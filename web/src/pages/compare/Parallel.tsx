@@ -7,7 +7,12 @@ import { metricName } from "../../lib/metrics";
 import { lowerIsBetter } from "../../lib/runcolumns";
 import { Panel } from "../../parts/bits";
 import { useWidth } from "../../parts/Plot";
-import type { Run } from "../Compare";
+
+/** What of a run is drawn; a trial of a sweep has it, too. */
+interface Drawn {
+  task: { id: string };
+  label: string;
+}
 
 const HEIGHT = 260;
 const TOP = 34;
@@ -30,12 +35,16 @@ export function Parallel({
   measured,
   goal,
   onGoal,
+  lower,
 }: {
-  runs: readonly Run[];
+  runs: readonly Drawn[];
   fields: readonly Field[];
   measured: readonly Measured[];
   goal?: string;
-  onGoal: (name: string) => void;
+  /** Without it, the metric cannot be changed. */
+  onGoal?: (name: string) => void;
+  /** Whether lower values are better; default: by the name of the metric. */
+  lower?: boolean;
 }) {
   const target = measured.find(({ name }) => name === goal) ?? measured[0];
   const axes = useMemo(() => {
@@ -52,24 +61,26 @@ export function Parallel({
     <Panel
       title="Hyperparameters and result"
       actions={
-        <label className="row tight">
-          <span className="small muted">Metric</span>
-          <select value={target.name} onChange={(event) => onGoal(event.target.value)}>
-            {measured.map(({ name }) => (
-              <option key={name} value={name}>
-                {metricName(name)}
-              </option>
-            ))}
-          </select>
-        </label>
+        onGoal && (
+          <label className="row tight">
+            <span className="small muted">Metric</span>
+            <select value={target.name} onChange={(event) => onGoal(event.target.value)}>
+              {measured.map(({ name }) => (
+                <option key={name} value={name}>
+                  {metricName(name)}
+                </option>
+              ))}
+            </select>
+          </label>
+        )
       }
     >
-      <Drawing runs={runs} axes={axes} lower={lowerIsBetter(target.name) ?? true} />
+      <Drawing runs={runs} axes={axes} lower={lower ?? lowerIsBetter(target.name) ?? true} />
     </Panel>
   );
 }
 
-function Drawing({ runs, axes, lower }: { runs: readonly Run[]; axes: readonly ParallelAxis[]; lower: boolean }) {
+function Drawing({ runs, axes, lower }: { runs: readonly Drawn[]; axes: readonly ParallelAxis[]; lower: boolean }) {
   const box = useRef<HTMLDivElement>(null);
   const width = Math.max(useWidth(box), axes.length * NARROWEST_PX);
   const [ranges, setRanges] = useState<Record<string, Range>>({});
@@ -163,7 +174,7 @@ function pathOf(
     .join("");
 }
 
-function summaryOf(runs: readonly Run[], axes: readonly ParallelAxis[]): string {
+function summaryOf(runs: readonly Drawn[], axes: readonly ParallelAxis[]): string {
   const names = axes.map(({ name }) => name);
   return `${runs.length} runs by ${names.slice(0, -1).join(", ")} and ${names.at(-1)}`;
 }

@@ -20,13 +20,14 @@ import { unique } from "../../lib/unique";
 import { Confirm } from "../../parts/bits";
 import { maySteer, useSession } from "../../parts/session";
 import { toast } from "../../parts/toasts";
-import { useStart } from "../playground/start";
+import { useServe, useStart } from "../playground/start";
 import { PushToHub } from "./Push";
 
 export function ModelActions({ model }: { model: Model }) {
   const { mayChange } = useSession();
   const { artifact, form } = model;
   const start = useStart();
+  const serve = useServe();
   const loading = loadingOf(model);
   const chats = typeof loading !== "string";
   return (
@@ -40,6 +41,15 @@ export function ModelActions({ model }: { model: Model }) {
           onClick={() => chats && start.mutate({ loading })}
         >
           Chat
+        </button>
+      )}
+      {mayChange && chats && (
+        <button
+          type="button"
+          disabled={serve.isPending}
+          onClick={() => serve.mutate(loading, { onSuccess: () => toast("Endpoint starting: see Models, Endpoints.") })}
+        >
+          Serve
         </button>
       )}
       <a className="button" href={`/api/v1/artifacts/${artifact.id}/archive`} download>

@@ -20,7 +20,7 @@ import { changeOf } from "../../lib/result";
 import { Id, Panel, TaskLink, Time } from "../../parts/bits";
 import { FileRow } from "../../parts/FileRow";
 import { useSession } from "../../parts/session";
-import { useStart } from "../playground/start";
+import { useServe, useStart } from "../playground/start";
 import { DeleteModel, ModelActions } from "./Actions";
 
 /** More children than this are found by a search in the list. */
@@ -68,6 +68,7 @@ export function NamedDetail({ base }: { base: NamedBase }) {
   const { identifier, models } = base;
   const { mayChange } = useSession();
   const start = useStart();
+  const serve = useServe();
   return (
     <Panel
       title={
@@ -86,6 +87,9 @@ export function NamedDetail({ base }: { base: NamedBase }) {
               onClick={() => start.mutate({ loading: loadingOfName(identifier) })}
             >
               Chat
+            </button>
+            <button type="button" disabled={serve.isPending} onClick={() => serve.mutate(loadingOfName(identifier))}>
+              Serve
             </button>
             <Link to="/train" search={{ model: identifier }} className="button">
               Fine-tune

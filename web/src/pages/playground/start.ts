@@ -1,9 +1,9 @@
 /** Starts chats, and opens them. */
-import { useMutation } from "@tanstack/react-query";
+import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { api, ask } from "../../api/client";
 import type { TaskAnswer } from "../../api/schema";
-import { type ChatStart, chatWith } from "../../lib/chats";
+import { type ChatStart, chatWith, endpointOf } from "../../lib/chats";
 import type { Loading } from "../../lib/models";
 import { unique } from "../../lib/unique";
 import { allKept, keepAs } from "../../parts/kept";
@@ -23,6 +23,23 @@ export function useStart() {
       );
     },
     onSuccess: (made) => void navigate({ to: "/playground", search: { task: made.tasks[0]?.id } }),
+  });
+}
+
+/** Starts the endpoint of a model; the list of endpoints shows it. */
+export function useServe() {
+  const client = useQueryClient();
+  return useMutation({
+    mutationFn: (loading: Loading) => {
+      const { document, inputs } = endpointOf(loading);
+      return ask(
+        api.POST("/api/v1/workflows", {
+          params: { header: { "idempotency-key": unique() } },
+          body: { document, filename: null, inputs, strict: false },
+        }),
+      );
+    },
+    onSuccess: () => client.invalidateQueries({ queryKey: ["endpoints"] }),
   });
 }
 

@@ -1,0 +1,1 @@
+"""Hyperparameter sweeps: trials are runs, Optuna chooses their values and which ones stop early."""
