@@ -14,6 +14,7 @@ import pytest
 
 from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
+from tunefleet.runtime import envs
 from tunefleet.schemas.api import TaskDetail
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(300)]
@@ -137,7 +138,7 @@ def test_a_gguf_file_without_a_converter_says_how_to_get_one_before_any_work(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if os.environ.get("TUNEFLEET_LLAMA_CPP"):
+    if os.environ.get("TUNEFLEET_LLAMA_CPP") or envs.reason("gguf") is None:
         pytest.skip("there is a converter")
     code, said, wrong = _tunefleet(
         fleet, capsys, monkeypatch, "export", tasks["first"].id, "--gguf", "--out", str(tmp_path / "out")
