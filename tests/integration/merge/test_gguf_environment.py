@@ -11,6 +11,7 @@ import pytest
 
 from tests.integration.merge.conftest import BUILTIN, Merge, lora
 from tests.libraries import required
+from tests.real_model import smollm2
 from tunefleet.runtime import envs
 from tunefleet.spec.tasks.merge_task import GgufSpec
 from tunefleet.workloads.common.base_model import Source
@@ -55,6 +56,21 @@ def test_the_built_in_model_is_converted_and_answers_as_before(
     assert ("merge.fallback" in ended.events()) == (fallbacks > 0)
     assert "merge.checked" in ended.events()
     assert 'PARAMETER stop "<|end|>"' in ended.result["modelfile"]
+
+
+def test_smollm2_is_converted_with_its_tokens_and_its_chat_template(merge: Merge) -> None:
+    model = smollm2()
+    ended = merge(model, gguf={"type": "q8_0"}, inputs={"model.source.identifier": str(model)})
+    assert ended.code == 0, ended.status.error
+    checked = ended.result["gguf"]["check"]
+    assert checked["same_tokenization"]
+    assert checked["same_tokens"] >= 0.8 * checked["tokens"] > 0
+    # Where the answers part, the model itself has found both continuations almost equal.
+    assert all(each["model_probability"] - each["gguf_probability"] < 0.05 for each in checked["differences"])
+    text = ended.result["modelfile"]
+    assert "<|im_start|>system\nYou are a helpful AI assistant named SmolLM" in text
+    assert "{{ .Content }}<|im_end|>\n{{ if $last }}<|im_start|>assistant\n{{ end }}" in text
+    assert 'PARAMETER stop "<|im_end|>"' in text
 
 
 def test_a_file_of_another_model_is_found_out(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from jinja2 import TemplateError
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer
 
 from tunefleet.workloads.common.base_model import Source
 
@@ -92,9 +92,7 @@ def compose(model: Path, file: str, source: Source) -> str:
         source: The base model; custom code of a tokenizer is only run if its owner allows that.
     """
     tokenizer: Any = AutoTokenizer.from_pretrained(str(model), trust_remote_code=source.trust_remote_code)
-    generation = GenerationConfig()
-    if (model / "generation_config.json").is_file():
-        generation = GenerationConfig.from_pretrained(str(model))
+    config, generation = _json(model / "config.json"), _json(model / "generation_config.json")
     form = chat_format(tokenizer)
     template = None if form is None else form.for_ollama()
     lines = [f"FROM ./{file}"]
@@ -102,10 +100,12 @@ def compose(model: Path, file: str, source: Source) -> str:
         what = "cannot be written for Ollama" if tokenizer.chat_template else "is missing"
         lines.append(f"# The model's chat template {what}: prompts are passed on as they are.")
     lines.append(f'TEMPLATE """{template or "{{ .Prompt }}"}"""')
-    lines += [f"PARAMETER stop {json.dumps(word, ensure_ascii=False)}" for word in _stops(tokenizer, generation, form)]
-    values = {name: getattr(generation, name, None) for name in _PARAMETERS}
-    lines += [f"PARAMETER {_PARAMETERS[name]} {value}" for name, value in values.items() if value is not None]
-    context = json.loads((model / "config.json").read_text("utf-8")).get("max_position_embeddings")
+    ends = generation.get("eos_token_id", config.get("eos_token_id"))
+    lines += [f"PARAMETER stop {json.dumps(word, ensure_ascii=False)}" for word in _stops(tokenizer, ends, form)]
+    lines += [
+        f"PARAMETER {name} {generation[key]}" for key, name in _PARAMETERS.items() if generation.get(key) is not None
+    ]
+    context = config.get("max_position_embeddings")
     if isinstance(context, int) and context < _OLLAMA_CONTEXT:
         lines.append(f"PARAMETER num_ctx {context}")
     return "\n".join(lines) + "\n"
@@ -150,9 +150,14 @@ def _rendered(tokenizer: Any, *roles: str, prompted: bool = False) -> str:
     return text.removeprefix(tokenizer.bos_token) if adds else text
 
 
-def _stops(tokenizer: Any, generation: GenerationConfig, form: ChatFormat | None) -> list[str]:
-    ends: Any = generation.eos_token_id
-    tokens = tokenizer.convert_ids_to_tokens([each for each in (ends if isinstance(ends, list) else [ends]) if each])
+def _stops(tokenizer: Any, ends: Any, form: ChatFormat | None) -> list[str]:
+    numbers = ends if isinstance(ends, list) else [] if ends is None else [ends]
     turn = form.answer[1].strip() if form is not None else ""
-    known = [turn] if turn in tokenizer.all_special_tokens or turn in tokenizer.get_added_vocab() else []
-    return list(dict.fromkeys(each for each in (*tokens, tokenizer.eos_token, *known) if each))
+    # A template may end its turns with a token that the configs do not name.
+    named = [turn] if turn in tokenizer.get_added_vocab() else []
+    return list(dict.fromkeys(filter(None, (*tokenizer.convert_ids_to_tokens(numbers), tokenizer.eos_token, *named))))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text("utf-8")) if path.is_file() else {}
+    return found
