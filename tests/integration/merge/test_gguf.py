@@ -38,14 +38,23 @@ def llama_cpp(tmp_path: Path) -> Path:
     return double.make(tmp_path / "llama.cpp")
 
 
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without the environment `gguf`, which is made for the proofs."""
+    monkeypatch.setenv("TUNEFLEET_ENVS_DIR", str(tmp_path / "envs"))
+
+
 def test_what_is_missing_is_named_with_the_way_out(llama_cpp: Path, tmp_path: Path) -> None:
     with pytest.raises(MachineError, match=r"convert_hf_to_gguf.py is neither in TUNEFLEET_LLAMA_CPP nor on the PATH"):
         gguf.find(GgufSpec(), {"PATH": str(tmp_path)})
-    with pytest.raises(MachineError, match=r"has no convert_hf_to_gguf\.py.*Clone github\.com/ggml-org/llama\.cpp"):
+    with pytest.raises(
+        MachineError,
+        match=r"has no convert_hf_to_gguf\.py.*Unset TUNEFLEET_LLAMA_CPP, and run `tunefleet env create gguf`",
+    ):
         gguf.find(GgufSpec(), {"TUNEFLEET_LLAMA_CPP": str(tmp_path)})
     there = {"TUNEFLEET_LLAMA_CPP": str(llama_cpp), "PATH": ""}
-    assert gguf.find(GgufSpec(type="bf16"), there).quantize is None
-    with pytest.raises(MachineError, match="type q4_k_m needs llama-quantize"):
+    assert gguf.find(GgufSpec(type="bf16"), there).quantize == ()
+    with pytest.raises(MachineError, match=r"type q4_k_m needs llama-quantize.*tunefleet env create gguf"):
         gguf.find(GgufSpec(type="q4_k_m"), there)
     (llama_cpp / "sentencepiece" / "__init__.py").unlink()
     (llama_cpp / "sentencepiece").rmdir()

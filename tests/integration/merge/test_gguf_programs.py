@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tunefleet.executors.registry import installed
 
 
-def test_a_merge_says_whether_gguf_files_can_be_made_here(tmp_path: Path) -> None:
+def test_a_merge_says_whether_gguf_files_can_be_made_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNEFLEET_ENVS_DIR", str(tmp_path / "envs"))
+
     def said(**environment: str) -> dict[str, str | None]:
         (offer,) = [each for each in installed().offers(environment=environment) if each.kind == "merge"]
         assert offer.features is not None
@@ -15,6 +19,7 @@ def test_a_merge_says_whether_gguf_files_can_be_made_here(tmp_path: Path) -> Non
 
     nothing = said(PATH=str(tmp_path))
     assert set(nothing) == {"gguf", "llama-quantize"}
+    assert all("tunefleet env create gguf" in (why or "") for why in nothing.values())
     assert all("is neither in TUNEFLEET_LLAMA_CPP nor on the PATH" in (why or "") for why in nothing.values())
     # Doubles: a converter whose interpreter has all that it asks for, and no llama-quantize.
     (tmp_path / "convert_hf_to_gguf.py").touch()

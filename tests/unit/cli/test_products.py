@@ -81,6 +81,8 @@ def test_each_form_of_a_task_goes_to_a_folder_of_its_own() -> None:
         ("merge", {"verification": None}, "The merged model was not verified."),
         ("merge", {"verification": {"relative_error": 0.0, "tolerance": 0.0}}, ""),
         ("lora_sft", {}, ""),
+        ("merge", {"verification": None, "gguf": {"check": None}}, "The answers of the GGUF file were not checked."),
+        ("merge", {"gguf": {"check": {"summary": "The same answers to 3 of 3 prompts."}}}, "3 of 3 prompts."),
     ],
 )  # fmt: skip
 def test_an_export_shows_how_far_the_merged_model_deviates(kind: str, result: dict[str, Any], shown: str) -> None:

@@ -142,7 +142,18 @@ def sections() -> dict[str, str]:
 @pytest.mark.parametrize("kind", RESULT_KEYS)
 def test_the_keys_are_those_of_the_page_of_results(kind: str) -> None:
     rows = [line.split("|")[1] for line in sections()[kind].splitlines() if line.startswith("| `")]
-    tables = {"passed", "relative_error", "tolerance", "adapter_effect", "telling", "positions"}  # of `verification`
+    tables = {
+        *("passed", "relative_error", "tolerance", "adapter_effect", "telling", "positions"),  # of `verification`
+        *(
+            "summary",
+            "prompts",
+            "tokens",
+            "same_tokenization",
+            "same_prompts",
+            "same_tokens",
+            "differences",
+        ),  # of `gguf`
+    }
     listed = {name for row in rows for name in re.findall(r"`([a-z_]+)(?:\[\]|\.\w+)?`", row)}
     listed -= {
         *TASK_KINDS,

@@ -23,6 +23,29 @@ export interface PushResult {
   size_bytes?: number;
 }
 
+/** The result of a merge task. */
+export interface MergeResult {
+  into?: "base" | "adapter";
+  verification?: { relative_error: number; tolerance: number } | null;
+  gguf?: {
+    name: string;
+    type: string;
+    size_bytes: number;
+    fallback_tensors?: number;
+    check?: { summary: string; differences?: GgufDifference[] } | null;
+  } | null;
+  modelfile?: string | null;
+}
+
+/** A prompt that the GGUF file answers differently. */
+export interface GgufDifference {
+  prompt: string;
+  model: string;
+  gguf: string;
+  model_probability: number;
+  gguf_probability: number;
+}
+
 /** Whether a result's URL may be a link: a worker could report any text. */
 export function isWebAddress(url: string): boolean {
   return /^https?:\/\//i.test(url);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -62,6 +62,7 @@ def push(
         with transfer_bar() as on_progress:
             client.artifacts.fetch(product.artifact.id, folder, on_progress=on_progress)
             card_written = _card(client, product, folder)
+            _write_modelfile(product, folder)
             where = _put(destination, folder, to, on_progress)
         names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     if as_json:
@@ -97,9 +98,7 @@ Task = Annotated[
     str, typer.Argument(metavar="RUN", help="Run that trained the adapter or model.", autocompletion=complete_task)
 ]
 Merged = Annotated[bool, typer.Option("--merged", help="The full model, with the adapter merged into its base.")]
-Gguf = Annotated[
-    bool, typer.Option("--gguf", help="A GGUF file for llama.cpp; the worker needs llama.cpp's converter.")
-]
+Gguf = Annotated[bool, typer.Option("--gguf", help="A GGUF file for llama.cpp, and a Modelfile for Ollama.")]
 GgufType = Annotated[str, typer.Option("--type", metavar="TYPE", help="Weight type of the GGUF file, such as f16.")]
 Verify = Annotated[
     bool, typer.Option("--verify/--no-verify", help="Verify a merge with a forward pass on the worker (default).")
@@ -140,18 +139,44 @@ def export(
         product = obtain(client, source.id, form, type_, verify=verify, shown=not as_json)
         with transfer_bar() as on_progress:
             where = client.artifacts.fetch(product.artifact.id, folder, on_progress=on_progress)
+    modelfile = _write_modelfile(product, folder)
     if as_json:
         made = product.artifact
         print_json({"path": str(where.resolve()), "task_id": product.task.id, "kind": made.kind,
-                    "digest": made.digest, "size_bytes": made.size_bytes})  # fmt: skip
+                    "digest": made.digest, "size_bytes": made.size_bytes,
+                    "modelfile": str(modelfile.resolve()) if modelfile else None,
+                    "gguf_check": _gguf_check(product.task)})  # fmt: skip
     else:
         say(f"Downloaded {product.artifact.name} of {product.task.id} to {where}.")
+        if modelfile:
+            say(f"Run it with Ollama: ollama create NAME -f {modelfile}", style="dim")
         if checked := verification_text(product.task):
             say(checked, style="dim")
 
 
+def _write_modelfile(product: Product, folder: Path) -> Path | None:
+    """Write Ollama's file next to a GGUF file; a merge of an older worker has none."""
+    text = executor_result(product.task).get("modelfile")
+    if product.artifact.kind != "gguf" or not isinstance(text, str):
+        return None
+    path = folder / "Modelfile"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _gguf_check(task: TaskDetail) -> dict[str, Any] | None:
+    made = executor_result(task).get("gguf")
+    return made.get("check") if isinstance(made, dict) else None
+
+
 def verification_text(task: TaskDetail) -> str:
-    """Return the outcome of verifying a merge into a base, with the deviation; empty for other tasks."""
+    """Return the outcome of verifying a merge into a base, and its GGUF file; empty for other tasks."""
+    checked = _gguf_check(task)
+    gguf = "The answers of the GGUF file were not checked." if executor_result(task).get("gguf") else ""
+    return "\n".join(line for line in (_merge_text(task), checked["summary"] if checked else gguf) if line)
+
+
+def _merge_text(task: TaskDetail) -> str:
     result = executor_result(task)
     if task.kind != "merge" or "verification" not in result:
         return ""

@@ -22,7 +22,9 @@ _LIST_CHARACTERS: Final = 80
 # Redundant on the screen: a result implies `ok`, and the task and its shards are listed above it.
 _SHOWN_ELSEWHERE: Final = frozenset({"ok", "task_id", "shards"})
 # For maintainers; `--all` shows them.
-_INTERNAL: Final = frozenset({"fingerprint", "evaluations", "versions", "model_name", "output_dir", "timings"})
+_INTERNAL: Final = frozenset(
+    {"fingerprint", "evaluations", "versions", "model_name", "output_dir", "timings", "modelfile"}
+)
 # Kind of an artifact with one record for each evaluated row.
 _PER_ROW: Final = "report"
 _LONGEST_ACRONYM: Final = len("grpo")

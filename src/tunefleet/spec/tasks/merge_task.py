@@ -51,11 +51,11 @@ class MergeModelSpec(Block):
 
 
 class GgufSpec(Block):
-    """`merge.gguf`: export to a GGUF file for llama.cpp; requires its converter on the worker."""
+    """`merge.gguf`: export to a GGUF file for llama.cpp; requires the environment `gguf` on the worker."""
 
     type: GgufType = "q8_0"
-    """Data type of the weights. `f32`, `f16`, `bf16`, `q8_0` and `auto` (same as the model) are written by
-    `convert_hf_to_gguf.py`; the others also need `llama-quantize`."""
+    """Data type of the weights; `auto` is the one of the model. With a llama.cpp folder instead of the environment,
+    types other than `f32`, `f16`, `bf16`, `q8_0` and `auto` need its `llama-quantize`."""
     name: Text | None = None
     """File name, without folders; default: `model-TYPE.gguf`."""
 

@@ -1,7 +1,8 @@
 """Converts a merged model to a GGUF file with llama.cpp's converter, in a separate process.
 
-The converter is `convert_hf_to_gguf.py` in a llama.cpp folder (`TUNEFLEET_LLAMA_CPP`) or on the PATH; types that it
-does not support are made from its f16 file by `llama-quantize`, found in the same places.
+The converter is `convert_hf_to_gguf.py` in a llama.cpp folder (`TUNEFLEET_LLAMA_CPP`) or on the PATH, otherwise that of
+the environment `gguf`. Types that it does not support are made from its f16 file by `llama-quantize`, and the answers
+of the file are those of `llama-server`: both from the same places, or from the environment.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from typing import Any, Final
 
 from tunefleet.artifacts import hash_file
 from tunefleet.errors import MachineError, ModelError
+from tunefleet.runtime import envs
 from tunefleet.spec.tasks.merge_task import DIRECT_GGUF_TYPES, GgufSpec
 
 logger = logging.getLogger(__name__)
@@ -26,11 +29,15 @@ logger = logging.getLogger(__name__)
 FOLDER: Final = "TUNEFLEET_LLAMA_CPP"
 _SCRIPT: Final = "convert_hf_to_gguf.py"
 _QUANTIZE: Final = "llama-quantize"
+_SERVER: Final = "llama-server"
 _NEEDED: Final = ("numpy", "torch", "transformers", "sentencepiece")
 _WRAPPER: Final = Path(__file__).with_name("gguf_run.py")
-_HINT: Final = (
-    f"Clone github.com/ggml-org/llama.cpp and set {FOLDER} to its folder on the worker, or put {_SCRIPT} on its PATH."
-)
+_QUANTIZER: Final = Path(__file__).with_name("gguf_quantize.py")
+_LIBRARY_SERVER: Final = Path(__file__).with_name("gguf_server.py")
+_ENVIRONMENT: Final = "gguf"
+_CREATE: Final = f"tunefleet env create {_ENVIRONMENT}"
+HINT: Final = f"Run `{_CREATE}` on the worker."
+_FALLBACK: Final = re.compile(r"(\d+) of \d+ tensor\(s\) required fallback")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +45,14 @@ class Converter:
     """The converter and its interpreter.
 
     Args:
-        quantize: The program for other types; None if not needed.
+        quantize: The command for other types; empty if not needed.
+        server: The command of llama.cpp's server, which checks the file; empty if there is none.
     """
 
     script: Path
     python: str
-    quantize: str | None = None
+    quantize: tuple[str, ...] = ()
+    server: tuple[str, ...] = ()
 
 
 def find(wanted: GgufSpec, environment: Mapping[str, str] = os.environ) -> Converter:
@@ -54,27 +63,47 @@ def find(wanted: GgufSpec, environment: Mapping[str, str] = os.environ) -> Conve
     """
     folder = environment.get(FOLDER, "")
     root = Path(folder).expanduser() if folder else None
-    script = _script(root, environment.get("PATH"))
-    if script is None:
-        where = f"{folder} has no {_SCRIPT}" if folder else f"{_SCRIPT} is neither in {FOLDER} nor on the PATH"
-        raise MachineError(f"This worker cannot create a GGUF file: {where}.", hint=_HINT)
-    python = _python(script, root)
-    missing = _missing(python, script)
-    if missing:
-        raise MachineError(
-            f"The converter {script.name} needs {', '.join(missing)}, which the interpreter {python} does not have.",
-            hint=f"{python} -m pip install {' '.join(missing)}",
-        )
-    quantize = None
-    if wanted.type not in DIRECT_GGUF_TYPES:
-        quantize = _quantizer(root, environment.get("PATH"))
-        if quantize is None:
+    search = environment.get("PATH")
+    script = _script(root, search)
+    ready = _ENVIRONMENT in envs.ready()
+    if script is not None:
+        python = _python(script, root)
+        if missing := _missing(python, script):
             raise MachineError(
-                f"GGUF type {wanted.type} needs {_QUANTIZE}, which is not on this worker.",
-                hint=f"Build llama.cpp and set {FOLDER} to its folder, or use "
-                f"{', '.join(sorted(DIRECT_GGUF_TYPES))}, which the converter supports directly.",
+                f"The converter {script.name} needs {', '.join(missing)}, which the interpreter {python} does not "
+                "have.",
+                hint=f"{python} -m pip install {' '.join(missing)}",
             )
-    return Converter(script, python, quantize)
+    elif ready and root is None:
+        python = envs.at(_ENVIRONMENT).python
+        script = envs.at(_ENVIRONMENT).purelib / _SCRIPT
+    else:
+        if folder:
+            where, way = f"{folder} has no {_SCRIPT}", f"Unset {FOLDER}, and run `{_CREATE}`"
+        else:
+            where = f"the environment {_ENVIRONMENT} is not ready, and {_SCRIPT} is neither in {FOLDER} nor on the PATH"
+            way = f"Run `{_CREATE}`"
+        raise MachineError(
+            f"This worker cannot create a GGUF file: {where}.",
+            hint=f"{way} on the worker, or set {FOLDER} to a clone of github.com/ggml-org/llama.cpp.",
+        )
+    quantize = () if wanted.type in DIRECT_GGUF_TYPES else _quantize(wanted, root, search, ready=ready)
+    program = _program(_SERVER, root, search)
+    inside = (envs.at(_ENVIRONMENT).python, "-P", str(_LIBRARY_SERVER)) if ready else ()
+    return Converter(script, python, quantize, inside if program is None else (program,))
+
+
+def _quantize(wanted: GgufSpec, root: Path | None, search: str | None, *, ready: bool) -> tuple[str, ...]:
+    program = _program(_QUANTIZE, root, search)
+    if program is not None:
+        return (program,)
+    if ready:
+        return (envs.at(_ENVIRONMENT).python, "-P", str(_QUANTIZER))
+    raise MachineError(
+        f"GGUF type {wanted.type} needs {_QUANTIZE}, which is not on this worker.",
+        hint=f"Run `{_CREATE}` on the worker, build llama.cpp in {FOLDER}, or use "
+        f"{', '.join(sorted(DIRECT_GGUF_TYPES))}, which the converter supports directly.",
+    )
 
 
 def convert(model: Path, target: Path, wanted: GgufSpec, converter: Converter, launch: str) -> dict[str, Any]:
@@ -87,12 +116,15 @@ def convert(model: Path, target: Path, wanted: GgufSpec, converter: Converter, l
     for old in target.parent.glob(f".{target.name}.*"):
         old.unlink()
     draft = target.with_name(f".{target.name}.{launch}")
-    first = wanted.type if converter.quantize is None else "f16"
+    first = "f16" if converter.quantize else wanted.type
     arguments = ["--outtype", first, "--outfile", str(draft), str(model)]
     _run([converter.python, str(_WRAPPER), str(converter.script), *arguments], "The converter")
-    if converter.quantize is not None:
+    fallbacks = 0
+    if converter.quantize:
         whole = draft.with_name(f"{draft.name}.{wanted.type}")
-        _run([converter.quantize, str(draft), str(whole), wanted.type.upper()], _QUANTIZE)
+        output = _run([*converter.quantize, str(draft), str(whole), wanted.type.upper()], _QUANTIZE)
+        counted = _FALLBACK.search("\n".join(output))
+        fallbacks = int(counted[1]) if counted else 0
         draft.unlink()
         draft = whole
     with draft.open("rb") as file:
@@ -102,7 +134,14 @@ def convert(model: Path, target: Path, wanted: GgufSpec, converter: Converter, l
         os.fsync(file.fileno())
     draft.replace(target)
     digest, size_bytes = hash_file(target)
-    return {"name": target.name, "type": wanted.type, "path": str(target), "size_bytes": size_bytes, "digest": digest}
+    return {
+        "name": target.name,
+        "type": wanted.type,
+        "path": str(target),
+        "size_bytes": size_bytes,
+        "digest": digest,
+        "fallback_tensors": fallbacks,
+    }
 
 
 def _script(root: Path | None, search: str | None) -> Path | None:
@@ -114,10 +153,10 @@ def _script(root: Path | None, search: str | None) -> Path | None:
     return None
 
 
-def _quantizer(root: Path | None, search: str | None) -> str | None:
+def _program(name: str, root: Path | None, search: str | None) -> str | None:
     places = [] if root is None else [root, root / "build" / "bin", root / "bin"]
-    found = next((place / _QUANTIZE for place in places if os.access(place / _QUANTIZE, os.X_OK)), None)
-    return str(found) if found is not None else shutil.which(_QUANTIZE, path=search)
+    found = next((place / name for place in places if os.access(place / name, os.X_OK)), None)
+    return str(found) if found is not None else shutil.which(name, path=search)
 
 
 def _python(script: Path, root: Path | None) -> str:
@@ -140,8 +179,8 @@ def _missing(python: str, script: Path) -> list[str]:
     return found
 
 
-def _run(command: Sequence[str], what: str) -> None:
-    """Run a program with its output in the task's log; its last non-empty line becomes the error."""
+def _run(command: Sequence[str], what: str) -> list[str]:
+    """Run a program with its output in the task's log; returns its last lines, of which an error names the last."""
     # The model is local: the converter must not download anything.
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
     last: list[str] = []
@@ -162,3 +201,4 @@ def _run(command: Sequence[str], what: str) -> None:
             hint="A newer llama.cpp may support it; see the converter's output in the log of the run.",
             detail="\n".join(last),
         )
+    return last

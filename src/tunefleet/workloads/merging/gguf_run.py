@@ -62,7 +62,8 @@ def main() -> None:
     """Run the converter with the arguments after its path."""
     script = Path(sys.argv[1])
     sys.argv = sys.argv[1:]
-    sys.path.insert(0, str(script.parent))
+    # Instead of the folder of this file, whose modules have names of the converter's packages.
+    sys.path[0] = str(script.parent)
     spec = importlib.util.spec_from_file_location("convert_hf_to_gguf", script)
     if spec is None or spec.loader is None:
         raise SystemExit(f"{script} is not a Python file.")

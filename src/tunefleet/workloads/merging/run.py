@@ -27,7 +27,9 @@ from tunefleet.workloads.merging import (
     check,
     combine,
     gguf,
+    gguf_check,
     lora,
+    modelfile,
     plan,
     safetensors_reader,
     shard_writer,
@@ -96,12 +98,11 @@ def _merge(run: Run) -> dict[str, Any]:
         base_skeleton = skeleton.build(source)
     made = _into_base if spec.merge.into == "base" else _into_adapter
     report = made(run, source, adapters, digests, base_skeleton)
-    converted = None
-    if converter is not None and spec.merge.gguf is not None and spec.gguf_name is not None:
-        run.tell("converting", f"Converting the model to {spec.gguf_name}.")
-        with run.clock.part("gguf"):
-            target = run.folder.root / spec.gguf_name
-            converted = gguf.convert(run.product, target, spec.merge.gguf, converter, run.job.launch)
+    converted = ollama = None
+    if converter is not None:
+        converted = _convert(run, converter)
+        converted["check"] = _answers(run, converter, source, Path(converted["path"]), report["verification"])
+        ollama = modelfile.compose(run.product, converted["name"], source)
     return {
         "task_id": run.job.task_id,
         "merged": True,
@@ -111,8 +112,40 @@ def _merge(run: Run) -> dict[str, Any]:
         f"{spec.product}_path": str(run.product),
         **report,
         "gguf": converted,
+        "modelfile": ollama,
         "timings": run.clock.seconds(),
     }
+
+
+def _convert(run: Run, converter: gguf.Converter) -> dict[str, Any]:
+    wanted, name = run.spec.merge.gguf, run.spec.gguf_name
+    assert wanted is not None
+    assert name is not None
+    run.tell("converting", f"Converting the model to {name}.")
+    with run.clock.part("gguf"):
+        converted = gguf.convert(run.product, run.folder.root / name, wanted, converter, run.job.launch)
+    if count := converted["fallback_tensors"]:
+        text = f"The shape of {count} tensors does not allow {wanted.type}; they have more bits per weight."
+        run.journal.event("merge.fallback", text, "warning")
+    return converted
+
+
+def _answers(
+    run: Run, converter: gguf.Converter, source: Source, file: Path, verified: dict[str, Any] | None
+) -> dict[str, Any] | None:
+    """Compare the answers of the GGUF file, if the merge was verified too: it needs as much memory."""
+    if verified is None:
+        return None
+    if not converter.server:
+        text = "The answers of the GGUF file are not checked: the worker has no llama-server."
+        run.journal.event("merge.unchecked", f"{text} {gguf.HINT}", "warning")
+        return None
+    run.tell("checking", "llama.cpp answers prompts with the GGUF file.")
+    with run.clock.part("gguf_check"):
+        checked = gguf_check.compare(run.product, file, converter.server, source)
+    same = checked["same_tokenization"] and not checked["differences"]
+    run.journal.event("merge.checked", checked["summary"], "info" if same else "warning")
+    return checked
 
 
 def _into_base(

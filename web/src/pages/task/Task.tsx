@@ -19,6 +19,7 @@ import { Controls } from "./Controls";
 import { Files } from "./Files";
 import { History } from "./History";
 import { Log } from "./Log";
+import { Merged } from "./Merged";
 import { Predictions } from "./Predictions";
 import { Published } from "./Published";
 import { Result } from "./Result";
@@ -68,6 +69,7 @@ function Shown({ task }: { task: TaskAnswer }) {
       {["pending", "queued"].includes(task.status) && <Waiting task={task} />}
       {task.error && <Fault task={task} />}
       {task.status === "completed" && training && <Result task={task} />}
+      {task.status === "completed" && task.kind === "merge" && <Merged task={task} />}
       {task.status === "completed" && task.kind === "push" && <Published task={task} />}
       {task.stalled_since && (
         <div className="note">
