@@ -62,7 +62,7 @@ def test_the_only_able_worker_gets_it_again_later_and_why_says_so(client: Client
     until(lambda: client.tasks.get(run.task_id).reason == "disk_full", "its first attempt has failed")
     why = client.tasks.why(run.task_id).why or ""
     assert f"{worker} failed it" in why
-    assert "(disk full) and gets it again in 10 min" in why
+    assert "(disk full) and gets it again in " in why
     client.tasks.cancel(run.task_id)
 
 

@@ -128,6 +128,9 @@ def test_answers_are_written_before_and_after(train: Any) -> None:
         assert answer["before"] == predictions[index]["output"]
         assert answer["after"] == predictions[index + 2]["output"]
         assert "####" in answer["reference"]
+    # A resume of a run that has done all its steps is refused by its newest record.
+    newest = ended.records("progress")[-1]
+    assert (newest["step"], newest["max_steps"]) == (4, 4)
 
 
 def test_the_result_lists_what_was_really_used(train: Any) -> None:

@@ -10,6 +10,7 @@ from tunefleet.db import Connection
 from tunefleet.db.repositories import attempts, queue
 from tunefleet.db.rows import AttemptRow, TaskRow
 from tunefleet.lifecycle.task import MACHINE_REASONS, TaskReason
+from tunefleet.observability.step_line import duration
 from tunefleet.placement import Requirement, WorkerState, accepts_tasks, is_able
 
 # These do not pass without someone who acts, so that the wait applies even if no other worker can run the task. The
@@ -78,8 +79,4 @@ def _serving(fleet: Sequence[WorkerState], project: str) -> list[WorkerState]:
 def _clause(attempt: AttemptRow, rules: RetryRules) -> str:
     ago_s = max(0.0, rules.now - (attempt.finished_at or rules.now))
     reason = (attempt.reason or "").replace("_", " ")
-    return f"failed it {_duration(ago_s)} ago ({reason}) and gets it again in {_duration(rules.wait_s - ago_s)}"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.0f} min"
+    return f"failed it {duration(ago_s)} ago ({reason}) and gets it again in {duration(rules.wait_s - ago_s)}"

@@ -21,6 +21,8 @@ from tunefleet.orchestrator.fleet.cluster_state import FleetSnapshot
 from tunefleet.orchestrator.scheduling.demand import RecentPools, WorkerPool
 from tunefleet.orchestrator.tasks.transitions import Move, switch
 from tunefleet.placement import Requirement, WorkerState, explain, is_able
+from tunefleet.placement.gangs import largest
+from tunefleet.placement.match import able
 
 CHECK_S: Final = 5.0
 # Maximum number of tasks with one requirement that a check ends; the next one takes the rest.
@@ -86,8 +88,7 @@ def _is_able(need: Requirement, fleet: Sequence[WorkerState], pools: Sequence[Wo
     if any(pool.may_run(need) for pool in pools):
         return True
     if need.nodes > 1:
-        why = explain(need, fleet)
-        return why is None or not why.startswith("unschedulable:")
+        return largest(need, able(need, fleet)) >= need.nodes
     return is_able(need, fleet)
 
 

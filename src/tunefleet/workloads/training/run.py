@@ -288,9 +288,12 @@ def _measure(
     loss = trainer.held_out_loss()
     journal.metric(step, {"held_out_loss": loss})
     journal.event(f"evaluation.{when}", f"Eval loss {when} training: {loss:.4f} nats per token.")
-    answers = samples.answer(
-        trainer, tokenizer, questions, wanted.max_new_tokens, lambda: journal.progress("evaluating")
-    )
+
+    def report() -> None:
+        # With the steps: the newest record also says whether the run has done all of them.
+        journal.progress("evaluating", step=trainer.state.global_step, max_steps=trainer.state.max_steps)
+
+    answers = samples.answer(trainer, tokenizer, questions, wanted.max_new_tokens, report)
     if wanted.exact_match is not None:
         right = samples.right(answers, wanted.exact_match)
         journal.metric(step, {"held_out_exact_match": sum(right) / len(right)})
