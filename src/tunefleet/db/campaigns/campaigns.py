@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, bindparam, case, delete, func, insert, or_, select, update
 
+from tunefleet.db import project_queries
 from tunefleet.db.tables.campaigns import campaign_cycles, campaign_log, campaign_spend, campaigns
 from tunefleet.db.tables.operations import campaign_tracking
 
@@ -77,13 +78,9 @@ def page(
     statuses: Sequence[str] | None = None,
 ) -> list[CampaignRow]:
     """Return campaigns, newest first."""
-    query = select(campaigns).where(_at.project == project).order_by(_at.seq.desc()).limit(limit)
-    if before is not None:
-        query = query.where(_at.seq < before)
-    if owner is not None:
-        query = query.where(_at.owner == owner)
-    if statuses:
-        query = query.where(_at.status.in_(list(statuses)))
+    query = project_queries.newest_first(
+        campaigns, project=project, limit=limit, before=before, owner=owner, statuses=statuses
+    )
     return [CampaignRow(*row) for row in connection.execute(query)]
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
+from tunefleet.db import project_queries
 from tunefleet.db.engine.bulk import Bulk
 from tunefleet.db.tables.core import task_inputs, tasks
 from tunefleet.db.tables.federation import (
@@ -161,13 +162,9 @@ def page(
     statuses: Sequence[str] | None = None,
 ) -> list[FederationRow]:
     """Return federations, newest first."""
-    query = select(federations).where(federations.c.project == project).order_by(federations.c.seq.desc()).limit(limit)
-    if before is not None:
-        query = query.where(federations.c.seq < before)
-    if owner is not None:
-        query = query.where(federations.c.owner == owner)
-    if statuses:
-        query = query.where(federations.c.status.in_(list(statuses)))
+    query = project_queries.newest_first(
+        federations, project=project, limit=limit, before=before, owner=owner, statuses=statuses
+    )
     return [FederationRow(*row) for row in connection.execute(query)]
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, bindparam, delete, exists, func, insert, select, true, update
 
+from tunefleet.db import project_queries
 from tunefleet.db.engine.bulk import Bulk
 from tunefleet.db.rows import ArtifactRow
 from tunefleet.db.tables.core import artifact_files, artifacts, blob_pins, blobs, task_inputs
@@ -121,10 +122,8 @@ def find(connection: Connection, *, project: str, column: str, value: str) -> li
 
 def by_prefix(connection: Connection, prefix: str, project: str, limit: int) -> list[ArtifactRow]:
     """Return artifacts whose id has a prefix."""
-    at = artifacts.c
-    # A range instead of LIKE: it uses the index with any collation.
-    query = select(artifacts).where(at.project == project, at.id >= prefix, at.id < prefix + "\uffff")
-    return [ArtifactRow(*row) for row in connection.execute(query.order_by(at.id).limit(limit))]
+    query = project_queries.with_prefix(artifacts, prefix, project, limit)
+    return [ArtifactRow(*row) for row in connection.execute(query)]
 
 
 def named(connection: Connection, *, project: str, name: str, task_id: str | None) -> list[ArtifactRow]:

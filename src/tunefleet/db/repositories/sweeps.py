@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, text, update
 
+from tunefleet.db import project_queries
 from tunefleet.db.engine.bulk import Bulk
 from tunefleet.db.tables.sweeps import sweep_trials, sweeps
 
@@ -79,8 +80,8 @@ def by_seq(connection: Connection, seq: int, *, lock: bool = False) -> SweepRow 
 
 def by_prefix(connection: Connection, prefix: str, project: str, limit: int) -> list[SweepRow]:
     """Return sweeps of a project whose ids begin with a prefix."""
-    query = select(sweeps).where(_at.project == project, _at.id >= prefix, _at.id < prefix + "\uffff")
-    return [SweepRow(*row) for row in connection.execute(query.order_by(_at.id).limit(limit))]
+    query = project_queries.with_prefix(sweeps, prefix, project, limit)
+    return [SweepRow(*row) for row in connection.execute(query)]
 
 
 def by_idempotency_key(connection: Connection, *, project: str, owner: str, key: str) -> SweepRow | None:
@@ -100,13 +101,9 @@ def page(
     statuses: Sequence[str] | None = None,
 ) -> list[SweepRow]:
     """Return sweeps, newest first."""
-    query = select(sweeps).where(_at.project == project).order_by(_at.seq.desc()).limit(limit)
-    if before is not None:
-        query = query.where(_at.seq < before)
-    if owner is not None:
-        query = query.where(_at.owner == owner)
-    if statuses:
-        query = query.where(_at.status.in_(list(statuses)))
+    query = project_queries.newest_first(
+        sweeps, project=project, limit=limit, before=before, owner=owner, statuses=statuses
+    )
     return [SweepRow(*row) for row in connection.execute(query)]
 
 

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from sqlalchemy import Connection, bindparam, delete, exists, func, insert, select, update
 
+from tunefleet.db import project_queries
 from tunefleet.db.engine.bulk import Bulk
 from tunefleet.db.rows import DocumentRow, TaskRow
 from tunefleet.db.tables.core import requirements, task_documents, task_inputs, task_tags, tasks
@@ -91,12 +92,7 @@ def of_project(connection: Connection, project: str, seqs: Sequence[int]) -> set
 
 def by_prefix(connection: Connection, prefix: str, project: str, limit: int) -> list[TaskRow]:
     """Return tasks whose id has a prefix."""
-    query = (
-        select(tasks)
-        .where(tasks.c.project == project, tasks.c.id >= prefix, tasks.c.id < prefix + "\uffff")
-        .order_by(tasks.c.id)
-        .limit(limit)
-    )
+    query = project_queries.with_prefix(tasks, prefix, project, limit)
     return [TaskRow(*row) for row in connection.execute(query)]
 
 

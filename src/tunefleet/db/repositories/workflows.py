@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
+from tunefleet.db import project_queries
 from tunefleet.db.rows import WorkflowRow
 from tunefleet.db.tables.core import workflow_documents, workflows
 from tunefleet.db.tables.operations import projects
@@ -69,12 +70,7 @@ def by_ids(connection: Connection, ids: Sequence[str]) -> dict[str, WorkflowRow]
 
 def by_prefix(connection: Connection, prefix: str, project: str, limit: int) -> list[WorkflowRow]:
     """Return workflows whose id has a prefix."""
-    query = (
-        select(workflows)
-        .where(workflows.c.project == project, workflows.c.id >= prefix, workflows.c.id < prefix + "\uffff")
-        .order_by(workflows.c.id)
-        .limit(limit)
-    )
+    query = project_queries.with_prefix(workflows, prefix, project, limit)
     return [WorkflowRow(*row) for row in connection.execute(query)]
 
 
