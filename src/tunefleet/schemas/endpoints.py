@@ -14,7 +14,7 @@ MAX_FRAMES: Final = 1000
 CallId = Annotated[str, Field(max_length=100)]
 # Bodies and parts of them, in JSON.
 _BASE64: Final = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
-EndpointState = Literal["ready", "loading", "queued", "asleep", "stopped"]
+EndpointState = Literal["ready", "loading", "queued", "idle", "stopped"]
 
 
 class RelayedRequest(Message):

@@ -216,7 +216,7 @@ def test_an_idle_endpoint_frees_its_worker_and_starts_again_with_a_request(clien
     # This request waits until the model is loaded.
     assert ai.completions.create(model="nap", prompt="One", max_tokens=2).usage
     assert client.tasks.wait(first, timeout_s=PATIENCE_S).status == "completed"
-    assert client.endpoints.get("nap").state == "asleep"
+    assert client.endpoints.get("nap").state == "idle"
     key = client.keys.create("nap-user", "endpoint", endpoint="nap").secret
     assert endpoint("nap", key, max_retries=0, timeout=PATIENCE_S).completions.create(
         model="nap", prompt="One", max_tokens=2

@@ -22,7 +22,7 @@ class EndpointRow(NamedTuple):
     name: str
     owner: str
     created_at: float
-    asleep: str | None = None
+    idle_task_id: str | None = None
 
 
 class UsageKey(NamedTuple):
@@ -67,9 +67,9 @@ def set_owner(connection: Connection, seq: int, owner: str) -> None:
     connection.execute(update(endpoints).where(endpoints.c.seq == seq).values(owner=owner))
 
 
-def set_asleep(connection: Connection, seq: int, task_id: str | None) -> None:
+def set_idle_task(connection: Connection, seq: int, task_id: str | None) -> None:
     """Store which task the next request starts again."""
-    connection.execute(update(endpoints).where(endpoints.c.seq == seq).values(asleep=task_id))
+    connection.execute(update(endpoints).where(endpoints.c.seq == seq).values(idle_task_id=task_id))
 
 
 def add_task(connection: Connection, endpoint_seq: int, task_seq: int) -> None:

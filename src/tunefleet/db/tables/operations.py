@@ -262,7 +262,7 @@ reported_predictions = Table(
     sqlite_with_rowid=False,
 )
 
-# Names of endpoints; a name stays when its tasks are deleted. `asleep`: the task that the next request starts again.
+# Names of endpoints; a name stays when its tasks are deleted. `idle_task_id`: the task that the next request starts again.
 endpoints = Table(
     "endpoints",
     metadata,
@@ -271,7 +271,7 @@ endpoints = Table(
     Column("name", String, nullable=False),
     Column("owner", String, nullable=False),
     Column("created_at", Double, nullable=False),
-    Column("asleep", String),
+    Column("idle_task_id", String),
     UniqueConstraint("project", "name"),
     sqlite_autoincrement=True,
 )

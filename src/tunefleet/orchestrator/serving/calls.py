@@ -42,7 +42,7 @@ class Call:
     moved_at: float = 0.0
     """When the last frame arrived."""
     taken: bool = False
-    left: bool = False
+    disconnected: bool = False
     """Whether the client has disconnected."""
     status: int | None = None
     content_type: str = "application/json"
@@ -104,7 +104,7 @@ class Replica:
     worker_id: str
     generation: int
     attempt_id: str = ""
-    heard_at: float = 0.0
+    seen_at: float = 0.0
     polls: int = 0
     ready: bool = False
     models: tuple[str, ...] = ()
@@ -113,7 +113,7 @@ class Replica:
 
     def connected(self, now: float) -> bool:
         """Return whether its worker holds a poll, or will send the next one in a moment."""
-        return self.polls > 0 or now - self.heard_at < _GONE_S
+        return self.polls > 0 or now - self.seen_at < _GONE_S
 
     def serves(self, now: float) -> bool:
         """Return whether it accepts requests."""
@@ -121,7 +121,7 @@ class Replica:
 
     def silent(self, now: float) -> bool:
         """Return whether the responses that it has begun are lost."""
-        return not self.connected(now) and now - self.heard_at > _SILENT_S
+        return not self.connected(now) and now - self.seen_at > _SILENT_S
 
 
 @dataclass(slots=True)
@@ -201,7 +201,7 @@ class Endpoint:
             if call.begun:
                 call.fail("The model's worker was lost during the response.")
                 failed.append(call)
-            elif not call.left:
+            elif not call.disconnected:
                 # Long enough that the task can start on another worker.
                 call.again(now + max(self.wait_s, RETRY_S))
                 self.waiting[call_id] = call
@@ -212,7 +212,7 @@ class Endpoint:
         found: list[RelayedRequest] = []
         size = 0
         for call in replica.calls.values():
-            if call.taken or call.left:
+            if call.taken or call.disconnected:
                 continue
             if found and size + len(call.body) > _MAX_SENT:
                 break

@@ -56,7 +56,7 @@ def claim(
                     f"The endpoint {name} belongs to {known.owner}.", hint="Choose another `serve.name`."
                 )
             endpoints.set_owner(connection, known.seq, row.owner)
-        endpoints.set_asleep(connection, known.seq, None)
+        endpoints.set_idle_task(connection, known.seq, None)
         endpoints.add_task(connection, known.seq, row.seq)
 
 
@@ -69,14 +69,14 @@ def live(connection: Connection, project: str, name: str) -> Live | None:
     return _live(connection, row, running[0]) if running else None
 
 
-def asleep(connection: Connection, project: str, name: str) -> tuple[str, str] | None:
+def idle_task(connection: Connection, project: str, name: str) -> tuple[str, str] | None:
     """Return the task that a request to an idle endpoint starts again, and its owner; None if it is not idle."""
     row = endpoints.by_name(connection, project, name)
-    if row is None or row.asleep is None or _open_tasks(connection, row):
+    if row is None or row.idle_task_id is None or _open_tasks(connection, row):
         return None
     # It may have been cancelled or removed since.
-    task = tasks.by_ids(connection, [row.asleep]).get(row.asleep)
-    return (row.asleep, row.owner) if task is not None and task.status == TaskStatus.COMPLETED else None
+    task = tasks.by_ids(connection, [row.idle_task_id]).get(row.idle_task_id)
+    return (row.idle_task_id, row.owner) if task is not None and task.status == TaskStatus.COMPLETED else None
 
 
 def of_attempt(connection: Connection, attempt: AttemptActor) -> tuple[Live, int]:

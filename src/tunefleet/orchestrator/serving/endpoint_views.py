@@ -64,7 +64,7 @@ async def stop(core: ServerContext, actor: Actor, name: str) -> None:
         may_change(actor, row.owner, f"The endpoint {name}")
         rows = [each for each in endpoints.tasks_of(connection, row.seq) if not TaskStatus(each.status).final]
         unreported_ends.cancel_tasks(connection, rows, snapshot)
-        endpoints.set_asleep(connection, row.seq, None)
+        endpoints.set_idle_task(connection, row.seq, None)
 
     await core.write(operation)
 
@@ -83,8 +83,8 @@ def _view(core: ServerContext, found: Found) -> EndpointView:
     live = [each for each in tasks if not TaskStatus(each.status).final]
     replicas = tuple(_replica(known, each, now) for each in live)
     state, reason = _state(live, replicas, tasks)
-    if not live and row.asleep is not None:
-        state, reason = "asleep", None
+    if not live and row.idle_task_id is not None:
+        state, reason = "idle", None
     serving = known.serving(now) if known is not None else []
     return EndpointView(
         name=row.name,

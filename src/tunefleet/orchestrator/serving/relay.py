@@ -162,7 +162,7 @@ def _check(core: ServerContext, endpoint: Endpoint, call: Call) -> None:
 
 def leave(core: ServerContext, endpoint: Endpoint, call: Call) -> None:
     """End a request; if its response is incomplete, the worker stops the generation."""
-    call.left = True
+    call.disconnected = True
     endpoint.used_at = core.clock.monotonic()
     endpoint.waiting.pop(call.id, None)
     for replica in endpoint.replicas.values():
@@ -181,7 +181,7 @@ async def poll(core: ServerContext, attempt: AttemptActor, request: RelayPoll) -
         return await _polled(core, endpoint, replica, attempt.attempt_id, request)
     finally:
         replica.polls -= 1
-        replica.heard_at = core.clock.monotonic()
+        replica.seen_at = core.clock.monotonic()
 
 
 async def _polled(
@@ -190,19 +190,19 @@ async def _polled(
     now = core.clock.monotonic()
     if request.ready and not replica.ready:
         endpoint.used_at = now
-    replica.heard_at, replica.ready, replica.models = now, request.ready, request.models
+    replica.seen_at, replica.ready, replica.models = now, request.ready, request.models
     held = frozenset(request.held)
     lost = [call.id for call in replica.calls.values() if call.taken and call.id not in held]
     _notify(core, endpoint.take_back(replica, lost, now))
     endpoint.retire_older(now)
     if endpoint.is_idle(now):
-        await core.write(lambda connection: endpoints.set_asleep(connection, endpoint.seq, replica.task_id))
+        await core.write(lambda connection: endpoints.set_idle_task(connection, endpoint.seq, replica.task_id))
         replica.ending = not endpoint.calls
     _assign(core, endpoint)
     deadline = now + min(request.wait_s, _OPEN_S if replica.calls else _HOLD_S)
     while replica.attempt_id == attempt_id:
         seen = core.signals.version(_inbox(replica))
-        gone = tuple(call.id for call in replica.calls.values() if call.left)
+        gone = tuple(call.id for call in replica.calls.values() if call.disconnected)
         for call_id in gone:
             del replica.calls[call_id]
         requests = tuple(endpoint.outgoing(replica)) if replica.ready else ()
@@ -217,11 +217,11 @@ async def _polled(
 async def receive(core: ServerContext, attempt: AttemptActor, sent: ResponseFrames) -> FramesReceipt:
     """Store parts of responses from a replica's worker."""
     endpoint, replica = await _replica(core, attempt)
-    now = replica.heard_at = core.clock.monotonic()
+    now = replica.seen_at = core.clock.monotonic()
     gone = []
     for frame in sent.frames:
         call = replica.calls.get(frame.id)
-        if call is None or call.left:
+        if call is None or call.disconnected:
             replica.calls.pop(frame.id, None)
             gone.append(frame.id)
             continue

@@ -30,7 +30,7 @@ async def find(core: ServerContext, actor: Actor, name: str) -> Endpoint:
     relay.check(actor, name)
     if not relay.is_known(core, actor, name):
         async with core.state(_Restarts).lock:
-            found = await core.read(lambda connection: directory.asleep(connection, actor.project, name))
+            found = await core.read(lambda connection: directory.idle_task(connection, actor.project, name))
             if found is not None:
                 task_id, owner = found
                 # As its owner: the caller may have a key that can only call the endpoint.

@@ -20,7 +20,7 @@ def upgrade() -> None:
         sa.Column("name", sa.String(), nullable=False),
         sa.Column("owner", sa.String(), nullable=False),
         sa.Column("created_at", sa.Double(), nullable=False),
-        sa.Column("asleep", sa.String(), nullable=True),
+        sa.Column("idle_task_id", sa.String(), nullable=True),
         sa.PrimaryKeyConstraint("seq", name="pk_endpoints"),
         sa.UniqueConstraint("project", "name", name="uq_endpoints_project_name"),
         sqlite_autoincrement=True,
