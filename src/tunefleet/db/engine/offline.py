@@ -5,6 +5,7 @@ Supports both stores; changes nothing on its own.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ _OTHERS: Final = text(
     "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'tunefleet' "
     "AND datname = current_database() AND pid <> pg_backend_pid()"
 )
+_FORGET_LIST: Final = text("SELECT pg_stat_clear_snapshot()")
+_CLOSING_S: Final = 2.0
+_POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +107,22 @@ def writing(target: Path | str, folder: Path) -> Iterator[Connection]:
                 yield connection
             return
     with _engine(target, writing=True) as engine, _in_words(target), engine.begin() as connection:
-        if others := connection.execute(_OTHERS).scalar_one():
+        _require_alone(connection, name_of(target))
+        yield connection
+
+
+def _require_alone(connection: Connection, name: str) -> None:
+    # PostgreSQL still lists the connections of a server that has just stopped for a moment.
+    deadline = time.monotonic() + _CLOSING_S
+    while others := connection.execute(_OTHERS).scalar_one():
+        if time.monotonic() >= deadline:
             raise StoreError(
-                f"{name_of(target)} is in use: Tunefleet has {others} other connections to it.",
+                f"{name} is in use: Tunefleet has {others} other connection{'s' if others > 1 else ''} to it.",
                 hint="Stop every server with this TUNEFLEET_DATABASE_URL.",
             )
-        yield connection
+        time.sleep(_POLL_S)
+        # Within a transaction the list of connections is read once.
+        connection.execute(_FORGET_LIST)
 
 
 @contextmanager

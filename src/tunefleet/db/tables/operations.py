@@ -262,7 +262,7 @@ reported_predictions = Table(
     sqlite_with_rowid=False,
 )
 
-# Names of endpoints; a name stays when its tasks are deleted. `idle_task_id`: the task that the next request starts again.
+# Names of endpoints, which outlive their tasks. `idle_task_id`: the task that the next request starts again.
 endpoints = Table(
     "endpoints",
     metadata,
