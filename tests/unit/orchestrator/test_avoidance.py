@@ -47,7 +47,7 @@ async def test_another_worker_gets_the_task_even_if_it_is_busy_for_now(lab: Lab,
 
 
 @pytest.mark.parametrize(
-    ("reason", "waits"), [("disk_full", True), ("machine_error", True), ("out_of_memory", False), ("network", False)]
+    ("reason", "waits"), [("disk_full", True), ("machine_error", False), ("out_of_memory", False), ("network", False)]
 )
 async def test_the_only_able_worker_waits_only_for_what_does_not_pass(lab: Lab, reason: str, waits: bool) -> None:
     task_id, worker = await failed_on_a(lab, reason)

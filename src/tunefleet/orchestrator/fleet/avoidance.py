@@ -13,9 +13,10 @@ from tunefleet.lifecycle.task import MACHINE_REASONS, TaskReason
 from tunefleet.observability.step_line import duration
 from tunefleet.placement import Requirement, WorkerState, accepts_tasks, is_able
 
-# These do not pass without someone who acts, so that the wait applies even if no other worker can run the task. The
-# other reasons may pass in seconds: without another worker, the backoff of the task is enough.
-_LASTING: Final = frozenset({TaskReason.DISK_FULL.value, TaskReason.MACHINE_ERROR.value})
+# A full disk stays full until someone frees space, so that the wait applies even if no other worker can run the task.
+# Without another worker, the backoff of the task is enough for the other reasons: they pass in seconds, or never do, as
+# a missing package that may be a typo in the user's code.
+_LASTING: Final = frozenset({TaskReason.DISK_FULL.value})
 _REASONS: Final = frozenset(reason.value for reason in MACHINE_REASONS)
 
 
