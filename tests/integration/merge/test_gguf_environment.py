@@ -14,8 +14,6 @@ from tests.libraries import required
 from tests.real_model import smollm2
 from tunefleet.runtime import envs
 from tunefleet.spec.tasks.merge_task import GgufSpec
-from tunefleet.workloads.common.base_model import Source
-from tunefleet.workloads.merging import gguf, gguf_check
 
 required("peft")
 pytestmark = [
@@ -26,6 +24,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Source, gguf, gguf_check
+    from tunefleet.workloads.common.base_model import Source
+    from tunefleet.workloads.merging import gguf, gguf_check
 
 
 @pytest.fixture(autouse=True)

@@ -34,9 +34,9 @@ def test_an_adapter_is_published_with_a_card_and_its_source_stays_as_it_is(push:
     assert all(text in card for text in ("org/base", "task-1", result["digest"], "LoRA, rank 8, alpha 16", "0.25"))
     assert "/models/base" not in card, "a path on the worker"
     assert {path.name: path.read_bytes() for path in adapter.iterdir()} == before
-    names = [record["name"] for record in made.records("event")]
-    assert [name for name in names if name.startswith("push.")] == ["push.checking", "push.uploading", "push.published"]
-    assert made.records("event")[-1]["data"]["url"] == result["url"]
+    events = [record for record in made.records("event") if record["name"].startswith("push.")]
+    assert [each["name"] for each in events] == ["push.checking", "push.uploading", "push.published"]
+    assert events[-1]["data"]["url"] == result["url"]
     assert made.records("progress")[-1]["phase"] == "uploading"
     assert TOKEN.encode() not in made.written()
 

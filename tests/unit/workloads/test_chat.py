@@ -19,8 +19,6 @@ from tunefleet.errors import InputError
 from tunefleet.schemas.chat import ChatMessage, ChatPiece, ChatRequest
 from tunefleet.spec import ChatTaskSpec
 from tunefleet.spec.options.generation import InferenceSpec
-from tunefleet.workloads.chat.models import share_of_two
-from tunefleet.workloads.engine.prompt_encoder import Prompts
 from tunefleet.workloads.engine.protocol import Choice, EngineModel, Request
 from tunefleet.workloads.engine.structured_output import _grammar
 
@@ -28,10 +26,11 @@ from tunefleet.workloads.engine.structured_output import _grammar
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Models, _gone, answer, chat_models, sampling
+    global Models, Prompts, _gone, answer, chat_models, sampling, share_of_two
     from tunefleet.workloads.chat import models as chat_models
-    from tunefleet.workloads.chat.models import Models
+    from tunefleet.workloads.chat.models import Models, share_of_two
     from tunefleet.workloads.chat.run import _gone, answer, sampling
+    from tunefleet.workloads.engine.prompt_encoder import Prompts
 
 
 GB = 10**9

@@ -10,11 +10,18 @@ import pytest
 
 from tests.libraries import required
 from tunefleet.workloads import assets
-from tunefleet.workloads.common.base_model import Source
-from tunefleet.workloads.merging import modelfile
 
 required("transformers")
 pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(scope="module", autouse=True)
+def libraries() -> None:
+    """Imported for the tests, not to collect them."""
+    global Source, modelfile
+    from tunefleet.workloads.common.base_model import Source
+    from tunefleet.workloads.merging import modelfile
+
 
 CHATML = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"

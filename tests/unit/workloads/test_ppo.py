@@ -13,7 +13,6 @@ from tunefleet.errors import DataError, InputError, ModelError, SpecError
 from tunefleet.executors.alignment import PpoExecutor
 from tunefleet.spec import PpoSpec, RewardModelSpec, load_task_spec, parse_workflow
 from tunefleet.workloads import assets
-from tunefleet.workloads.ppo.setup import plan
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -21,7 +20,7 @@ def libraries() -> None:
     """Imported for the tests, not to collect them."""
     global Encoder, RewardModel, Sick, Source, rollout, collect, pad_left, labels_of, load_tokenizer
     global load_reward_model
-    global open_prompts, torch
+    global open_prompts, plan, torch
     pytest.importorskip("torch")
 
     import torch
@@ -31,7 +30,7 @@ def libraries() -> None:
     from tunefleet.workloads.ppo import rollout
     from tunefleet.workloads.ppo.reward_model import RewardModel, labels_of, load_reward_model
     from tunefleet.workloads.ppo.rollout import collect, pad_left
-    from tunefleet.workloads.ppo.setup import open_prompts
+    from tunefleet.workloads.ppo.setup import open_prompts, plan
 
     class Sick(torch.nn.Module):
         config = SimpleNamespace(

@@ -13,15 +13,15 @@ from tunefleet.spec.options.generation import InferenceSpec
 from tunefleet.spec.options.output import JsonlExportSpec
 from tunefleet.workloads.engine.protocol import Choice
 from tunefleet.workloads.inference.answers import Answers, StoredAnswer
-from tunefleet.workloads.inference.run import export
 
 
 @pytest.fixture(scope="module", autouse=True)
 def libraries() -> None:
     """Imported for the tests, not to collect them."""
-    global Item, ask, join
+    global Item, ask, export, join
     from tunefleet.workloads.inference.items import Item
     from tunefleet.workloads.inference.questions import ask, join
+    from tunefleet.workloads.inference.run import export
 
 
 KEPT = StoredAnswer("<user>a", 3, (Choice("b", "stop", 2, [{"b": -0.5}]), Choice("c", "length", 9)))
