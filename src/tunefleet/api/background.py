@@ -32,7 +32,7 @@ from tunefleet.orchestrator.sweeps.controller import SweepController
 from tunefleet.orchestrator.tasks import federation_settlement as task_settlement
 from tunefleet.orchestrator.tasks.fan_out import SHARD_MERGE_TOPIC
 from tunefleet.orchestrator.workflows import shard_merge
-from tunefleet.transport.redis.connection import address_of
+from tunefleet.transport.redis.address import address_of
 
 if TYPE_CHECKING:
     from tunefleet.api.leader_mirror import Mirror

@@ -21,7 +21,7 @@ from tunefleet.errors import MachineError, TunefleetError
 from tunefleet.observability.logs import PrivateLogFile, formatter
 from tunefleet.orchestrator.bootstrap import open_context
 from tunefleet.settings import CampaignSettings, ServerSettings, TrackingSettings, load, unsupported
-from tunefleet.transport.redis.connection import address_of
+from tunefleet.transport.redis.address import address_of
 
 log = logging.getLogger("tunefleet.api")
 _EXIT_FAILED: Final = 1

@@ -38,7 +38,7 @@ from tunefleet.schemas.worker_link import Capabilities, ExecutorOffer, Load, Off
 from tunefleet.settings import WorkerSettings, inherited_environment, secret_variables, unsupported
 from tunefleet.transport.base import WorkerLink
 from tunefleet.transport.http import HttpLink
-from tunefleet.transport.redis.connection import address_of
+from tunefleet.transport.redis.address import address_of
 from tunefleet.transport.redis.keys import Keys
 from tunefleet.worker import transfers
 from tunefleet.worker.context import WorkerContext

@@ -16,7 +16,7 @@ from tests.integration.redis.site import Hand, Site, until
 from tunefleet.errors import MachineError, UnreachableError
 from tunefleet.schemas.worker_link import Finish
 from tunefleet.settings import WorkerSettings, load
-from tunefleet.transport.redis.connection import address_of
+from tunefleet.transport.redis.address import address_of
 from tunefleet.transport.redis.errors import ACL_FILE
 from tunefleet.transport.redis.keys import INLINE_BYTES, Keys
 from tunefleet.transport.redis.worker import RedisLink

@@ -9,7 +9,7 @@ import pytest
 
 from tunefleet.errors import MachineError, UnreachableError
 from tunefleet.settings import WorkerSettings, load
-from tunefleet.transport.redis.connection import address_of
+from tunefleet.transport.redis.address import address_of
 from tunefleet.transport.redis.errors import explained
 
 URL = "rediss://worker:p%40ss@redis.lab:6379/2"
