@@ -73,6 +73,7 @@ def serve(
     say(Text.assemble("Base URL  ", (url, "bold")))
     say(Text(f"Models    {', '.join(found.models) or 'still loading'}"))
     say(curl_of(url, name))
+    say(f"It occupies its worker until `tunefleet endpoints stop {name}`.", style="dim")
 
 
 def document_for(
